@@ -1,0 +1,1 @@
+"""The library: curation policies, the decision core, and the loop on one machine."""

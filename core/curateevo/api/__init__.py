@@ -1,0 +1,1 @@
+"""The API: custom resources, stage requests and manifests, and errors, as typed models."""

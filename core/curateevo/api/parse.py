@@ -1,0 +1,89 @@
+"""YAML text to a `CurationEvolution`, with errors that name the field, what is wrong and what would do."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from curateevo.api.errors import SpecInvalid
+from curateevo.api.evolution import API_VERSION, CurationEvolution
+from curateevo.api.rules import broken_rules
+
+
+def parse_evolution(text: str, where: str) -> CurationEvolution:
+    """Parse one document. `where` names the file in errors. Raises SpecInvalid with one line per problem."""
+    try:
+        raw = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise SpecInvalid(f"{where}: not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(raw, dict):
+        raise SpecInvalid(f"{where}: expected one object, found {_kind(raw)}")
+    if raw.get("kind") != "CurationEvolution" or raw.get("apiVersion") != API_VERSION:
+        raise SpecInvalid(
+            f"{where}: expected apiVersion {API_VERSION} and kind CurationEvolution, "
+            f"found {raw.get('apiVersion')!r} and {raw.get('kind')!r}"
+        )
+    raw = {key: value for key, value in raw.items() if key != "status"}
+    try:
+        evolution = CurationEvolution.model_validate(raw)
+    except ValidationError as error:
+        raise SpecInvalid(_report(where, [_line(e) for e in error.errors()])) from error
+    broken = [f"{rule.path}: {rule.message}" for rule in broken_rules(evolution.spec)]
+    if broken:
+        raise SpecInvalid(_report(where, broken))
+    return evolution
+
+
+def _report(where: str, lines: list[str]) -> str:
+    count = f"{len(lines)} problem{'s' if len(lines) != 1 else ''}"
+    return "\n".join([f"{where}: {count}", *(f"  {line}" for line in lines)])
+
+
+def _line(error: ErrorDetails) -> str:
+    path = _path(error["loc"])
+    if error["type"] == "extra_forbidden":
+        known = _known_fields(error["loc"][:-1])
+        near = difflib.get_close_matches(str(error["loc"][-1]), known, n=1)
+        advice = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
+        return f"{path}: unknown field; {advice}"
+    if error["type"] == "missing":
+        return f"{path}: required, but missing"
+    value = error["input"]
+    shown = repr(value) if not isinstance(value, dict | list) else _kind(value)
+    return f"{path}: {error['msg'][0].lower()}{error['msg'][1:]} (found {shown[:80]})"
+
+
+def _path(loc: tuple[int | str, ...]) -> str:
+    out = ""
+    for part in loc:
+        out += f"[{part}]" if isinstance(part, int) else f".{part}" if out else str(part)
+    return out
+
+
+def _known_fields(loc: tuple[int | str, ...]) -> list[str]:
+    """The field names that the model at `loc` has."""
+    model: Any = CurationEvolution
+    for part in loc:
+        if isinstance(part, int):
+            continue
+        fields = {f.alias or n: f for n, f in model.model_fields.items()}
+        if part not in fields:
+            return []
+        model = _model_in(fields[part].annotation)
+        if model is None:
+            return []
+    return sorted(f.alias or n for n, f in model.model_fields.items())
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((m for arg in get_args(annotation) if (m := _model_in(arg))), None)
+
+
+def _kind(value: Any) -> str:
+    return {dict: "a mapping", list: "a list", str: "text", type(None): "nothing"}.get(type(value), type(value).__name__)

@@ -1,0 +1,102 @@
+"""Rules that cross fields: one list for `curateevo validate` (the check) and for the CRD (the CEL expression)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from curateevo.api.spec import EvolutionSpec, ProposerType
+
+SPLIT_TOLERANCE = 1e-6
+MODEL_SCHEMES = ("hf://", "s3://", "pvc://", "file://", "builtin://")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`path` is the field that a person mends; `cel` is evaluated on the spec as `self`."""
+
+    path: str
+    message: str
+    cel: str
+    holds: Callable[[EvolutionSpec], bool]
+
+
+def _splits_sum(spec: EvolutionSpec) -> bool:
+    splits = spec.evaluation.splits
+    return abs(splits.diag + splits.sel + splits.test - 1.0) <= SPLIT_TOLERANCE
+
+
+def _one_initial_policy(spec: EvolutionSpec) -> bool:
+    initial = spec.policy.initial
+    return sum(x is not None for x in (initial.builtin, initial.config_map_key_ref, initial.uri)) == 1
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "spec.evaluation.splits",
+        "diag, sel and test must add up to 1, e.g. {diag: 0.4, sel: 0.4, test: 0.2}",
+        "self.evaluation.splits.diag + self.evaluation.splits.sel + self.evaluation.splits.test > 0.999999 && "
+        "self.evaluation.splits.diag + self.evaluation.splits.sel + self.evaluation.splits.test < 1.000001",
+        _splits_sum,
+    ),
+    Rule(
+        "spec.evaluation.splits.sel",
+        "sel must be above 0: it gives the score",
+        "self.evaluation.splits.sel > 0.0",
+        lambda s: s.evaluation.splits.sel > 0,
+    ),
+    Rule(
+        "spec.policy.initial",
+        "exactly one of builtin, configMapKeyRef and uri must be set",
+        "[has(self.policy.initial.builtin), has(self.policy.initial.configMapKeyRef), "
+        "has(self.policy.initial.uri)].filter(x, x).size() == 1",
+        _one_initial_policy,
+    ),
+    Rule(
+        "spec.model.base",
+        "must begin with hf://, s3://, pvc://, file:// or builtin://, e.g. builtin://toolworld",
+        "self.model.base.matches('^(hf|s3|pvc|file|builtin)://')",
+        lambda s: s.model.base.startswith(MODEL_SCHEMES),
+    ),
+    Rule(
+        "spec.model.base",
+        "an hf:// model must pin its revision, e.g. hf://Qwen/Qwen3-4B@1cfa9a7",
+        "!self.model.base.startsWith('hf://') || self.model.base.matches('@[^@/]+$')",
+        lambda s: not s.model.base.startswith("hf://") or "@" in s.model.base.rsplit("/", 1)[-1],
+    ),
+    Rule(
+        "spec.storage.uri",
+        "must begin with s3:// or file://, e.g. s3://bucket/prefix",
+        "self.storage.uri.matches('^(s3|file)://')",
+        lambda s: s.storage.uri.startswith(("s3://", "file://")),
+    ),
+    Rule(
+        "spec.proposer.llm",
+        "must be set for proposer.type llm and agent, e.g. {baseURL: http://llm.infra.svc/v1, model: my-model}",
+        "!(self.proposer.type in ['llm', 'agent']) || has(self.proposer.llm)",
+        lambda s: s.proposer.type not in (ProposerType.LLM, ProposerType.AGENT) or s.proposer.llm is not None,
+    ),
+    Rule(
+        "spec.proposer.replay",
+        "must be set for proposer.type replay: a directory with 001.py, 002.py, ...",
+        "self.proposer.type != 'replay' || has(self.proposer.replay)",
+        lambda s: s.proposer.type is not ProposerType.REPLAY or s.proposer.replay is not None,
+    ),
+    Rule(
+        "spec.training",
+        "at least one of sft.enabled and grpo.enabled must be true",
+        "self.training.sft.enabled || self.training.grpo.enabled",
+        lambda s: s.training.sft.enabled or s.training.grpo.enabled,
+    ),
+    Rule(
+        "spec.objective.lambda",
+        "must be above 0 when rounds.focus holds Efficiency: otherwise a smaller C is worth nothing",
+        "self.objective.lambda > 0.0 || !('Efficiency' in self.rounds.focus)",
+        lambda s: s.objective.lambda_ > 0 or "Efficiency" not in s.rounds.focus,
+    ),
+)
+
+
+def broken_rules(spec: EvolutionSpec) -> tuple[Rule, ...]:
+    """The rules that `spec` breaks, in the order of the list."""
+    return tuple(rule for rule in RULES if not rule.holds(spec))

@@ -1,0 +1,1 @@
+"""Stage programs: ingest, curate, train, evaluate, propose. Each reads artifacts and writes artifacts."""

@@ -1,0 +1,1 @@
+"""The tool-calling episode loop, the ways to reach a model, and memory retrieval."""

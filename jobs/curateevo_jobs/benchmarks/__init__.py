@@ -1,0 +1,1 @@
+"""Evaluation suites: where tasks come from, what a call answers, and how an episode is scored."""

@@ -1,0 +1,1 @@
+"""SFT and GRPO with TRL, from the base model every time."""
