@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 from pydantic.alias_generators import to_camel
 
 JsonObject = dict[str, Any]
@@ -20,8 +20,16 @@ class Model(BaseModel):
     )
 
     def to_wire(self) -> JsonObject:
-        """The JSON form: camelCase, None left out."""
-        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+        """The JSON form: camelCase, and None only where it says something, as in `lora: null`."""
+        return self.model_dump(mode="json", by_alias=True)
+
+    @model_serializer(mode="wrap")
+    def _without_plain_none(self, handler: SerializerFunctionWrapHandler) -> JsonObject:
+        """Leave out None where it is the default anyway; elsewhere it is a choice and must survive."""
+        found: JsonObject = handler(self)
+        quiet = {n for n, f in type(self).model_fields.items() if f.default is None}
+        quiet |= {f.alias or "" for n, f in type(self).model_fields.items() if f.default is None}
+        return {key: value for key, value in found.items() if value is not None or key not in quiet}
 
 
 def canonical_json(value: Any) -> str:

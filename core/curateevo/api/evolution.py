@@ -122,6 +122,8 @@ class StageStatus(Model):
     application_failures: int = 0
     reason: Reason | None = None
     message: Annotated[str, StringConstraints(max_length=2048)] = ""
+    observed: bool = False
+    """The current attempt's job was seen: if it is gone now, somebody removed it."""
     digest: str | None = None
     """Digest of the artifact's content, once done."""
 

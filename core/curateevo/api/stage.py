@@ -120,7 +120,7 @@ class StageRequest(Model):
     """Everything a stage program needs. `inputs` maps a relative path to a stored file."""
 
     evolution_uid: Annotated[str, Field(alias="evolutionUID")]
-    version: int | None
+    version: int | None = None
     stage: Stage
     attempt: int
     store: StoreRef

@@ -1,0 +1,377 @@
+"""The command line: `curateevo --help`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from curateevo.api.errors import ContractBroken, CurateEvoError, PolicyRejected
+from curateevo.api.evolution import CurationEvolution, EvolutionPhase, PolicyVersion, Stage
+from curateevo.api.parse import parse_evolution
+from curateevo.api.spec import Corpus, CorpusSource, Memory, Sandbox, Splits
+from curateevo.api.stage import (
+    CurateParams,
+    CurateSummary,
+    FileRef,
+    IngestParams,
+    IngestSummary,
+    Manifest,
+    StageParams,
+    StageRequest,
+    StoreRef,
+)
+from curateevo.evolution.names import submission_key
+from curateevo.evolution.requests import CORPUS_FILES
+from curateevo.evolver.patch import unified_diff
+from curateevo.local.display import Display, versions_table
+from curateevo.local.objects import RunFolder, resolve_paths, start_or_resume
+from curateevo.local.shell import retry_failed, run_evolution
+from curateevo.policy.builtin import NAMES, source_of
+from curateevo.policy.gate import GateSettings, curate_with_gate
+from curateevo.policy.source import check_static, policy_digest
+from curateevo.report.page import write_report
+from curateevo.store.artifacts import read_manifest
+from curateevo.store.connect import connect
+from curateevo.store.protocol import Store
+from curateevo.trajectories.corpus import read_features
+from curateevo.trajectories.profile import profile_of
+
+out, err = Console(soft_wrap=True), Console(stderr=True, soft_wrap=True)
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Evolve the code that turns agent trajectories into SFT data, RL tasks and memory.",
+)
+policy_app = typer.Typer(no_args_is_help=True, help="The lineage of policies, read like git; the contract gate on a file.")
+corpus_app = typer.Typer(no_args_is_help=True, help="Corpora that `curateevo ingest` made.")
+app.add_typer(policy_app, name="policy")
+app.add_typer(corpus_app, name="corpus")
+
+RunDir = Annotated[Path, typer.Argument(help="folder of a run", metavar="RUN")]
+
+
+def main() -> None:
+    """Entry point: errors that a user can mend are shown as text, with an exit code by class."""
+    try:
+        app()
+    except CurateEvoError as error:
+        err.print(Text("error: ", style="bold red") + Text(str(error)))
+        sys.exit(int(error.exit_code))
+
+
+@app.command()
+def run(
+    file: Annotated[Path, typer.Argument(help="YAML of a CurationEvolution", metavar="FILE")],
+    dir: Annotated[Path | None, typer.Option(help="folder of the run; default runs/<name>")] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="try the failed stage of a failed run again")] = False,
+) -> None:
+    """Run an evolution, or go on with one. Ctrl-C keeps what is done."""
+    wanted = _load(file)
+    folder = RunFolder(dir or Path("runs") / wanted.metadata.name)
+    wanted = wanted.model_copy(update={"spec": resolve_paths(wanted.spec, file.parent, folder.root)})
+    with folder.locked():
+        evolution = start_or_resume(folder, wanted)
+        if retry:
+            evolution = retry_failed(folder, evolution)
+        try:
+            with Display(out) as display:
+                evolution = run_evolution(folder, evolution, display)
+        except KeyboardInterrupt:
+            err.print(Text(f"interrupted: what is done is kept. Go on with: curateevo run {file} --dir {folder.root}"))
+            sys.exit(130)
+        report = write_report(folder, folder.root / "report.html")
+    out.print(versions_table(evolution, folder.versions()))
+    _sealed_lines(folder, evolution)
+    out.print(Text(f"report: {report}"))
+    if evolution.status.phase is EvolutionPhase.FAILED:
+        err.print(Text("failed: ", style="bold red") + Text(f"{evolution.status.reason}: {evolution.status.message}"))
+        err.print(Text(f"  hint: mend it, then curateevo run {file} --dir {folder.root} --retry"))
+        sys.exit(1)
+
+
+@app.command()
+def validate(
+    files: Annotated[list[Path], typer.Argument(help="YAML files", metavar="FILE...")],
+) -> None:
+    """Say what `kubectl apply` would refuse, with the field's path."""
+    failed = False
+    for file in files:
+        try:
+            _load(file)
+            out.print(Text(f"{file}: valid"))
+        except CurateEvoError as error:
+            failed = True
+            err.print(Text(str(error)))
+    if failed:
+        sys.exit(65)
+
+
+@app.command()
+def status(
+    run: RunDir,
+    output: Annotated[str, typer.Option("-o", "--output", help="table, json or yaml")] = "table",
+) -> None:
+    """The status of a run and its versions."""
+    folder = RunFolder(run)
+    evolution, versions = folder.evolution(), folder.versions()
+    if output == "table":
+        out.print(versions_table(evolution, versions))
+        _sealed_lines(folder, evolution)
+        return
+    wire = {"evolution": evolution.to_wire(), "versions": [v.to_wire() for v in versions.values()]}
+    print(json.dumps(wire, indent=1) if output == "json" else yaml.safe_dump(wire, sort_keys=False))  # noqa: T201
+
+
+@app.command()
+def report(
+    run: RunDir, output: Annotated[Path | None, typer.Option("-o", "--output", help="default RUN/report.html")] = None
+) -> None:
+    """Write one self-contained HTML page about a run."""
+    folder = RunFolder(run)
+    out.print(Text(f"report: {write_report(folder, output or folder.root / 'report.html')}"))
+
+
+@app.command()
+def ingest(
+    sources: Annotated[list[str], typer.Argument(help="files, globs, folders or URIs", metavar="SOURCE...")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="folder of the corpus")],
+    format: Annotated[str, typer.Option(help="auto, openai, atif, tau-bench or toolworld")] = "auto",
+    max_set_aside_fraction: Annotated[float, typer.Option(help="rows that may be unreadable, 0..1")] = 0.02,
+) -> None:
+    """Read trajectories into a corpus: Parquet, features, profile; broken rows are set aside and named."""
+    chosen = tuple(CorpusSource.model_validate({"uri": _absolute(s), "format": format}) for s in sources)
+    corpus = Corpus(sources=chosen, max_set_aside_fraction=max_set_aside_fraction)
+    manifest = _stage_alone(Stage.INGEST, IngestParams(corpus=corpus, suites=(), splits=Splits()), {}, output)
+    summary = manifest.summary
+    assert isinstance(summary, IngestSummary)
+    out.print(Text(f"{summary.trajectories} trajectories, {summary.turns} turns, {summary.successes} successes"))
+    if summary.set_aside:
+        out.print(Text(f"{summary.set_aside} rows set aside: {output / 'set_aside.jsonl'}", style="yellow"))
+    out.print(Text(f"corpus: {output}"))
+
+
+@corpus_app.command("profile")
+def corpus_profile(corpus: Annotated[Path, typer.Argument(help="folder of a corpus", metavar="CORPUS")]) -> None:
+    """Counts, shares and quantiles of a corpus, as JSON."""
+    print(json.dumps(profile_of(read_features(corpus)), indent=1))  # noqa: T201
+
+
+@app.command()
+def curate(
+    policy: Annotated[str, typer.Option(help=f"a policy file, or one of {', '.join(NAMES)}")],
+    corpus: Annotated[Path, typer.Option(help="folder of a corpus")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="folder for the resources")],
+) -> None:
+    """Run a policy alone, in the sandbox, through the contract gate."""
+    with _policy_file(policy) as path:
+        manifest = _stage_alone(
+            Stage.CURATE,
+            CurateParams(sandbox=Sandbox(), memory=Memory(), seed=0),
+            {"policy.py": path, **{name: corpus / name for name in CORPUS_FILES}},
+            output,
+        )
+    summary = manifest.summary
+    assert isinstance(summary, CurateSummary)
+    if manifest.reason:
+        raise PolicyRejected(manifest.reason, manifest.message.partition(": ")[2])
+    out.print(
+        Text(
+            f"{summary.sft_rows} SFT rows ({summary.sft_turns} turns), {summary.rl_tasks} RL tasks, "
+            f"{summary.memory_items} notes; sandbox {summary.tier}"
+        )
+    )
+    _print_profile(json.loads((output / "profile.json").read_text()))
+    out.print(Text(f"resources: {output}"))
+
+
+@app.command()
+def export(
+    run: RunDir,
+    to: Annotated[str, typer.Option(help="trl or jsonl")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="folder")],
+) -> None:
+    """Write the champion's resources for another trainer."""
+    from curateevo.local.export import export_champion
+
+    folder = RunFolder(run)
+    for path in export_champion(folder.evolution(), to, output):
+        out.print(Text(str(path)))
+
+
+@policy_app.command("log")
+def policy_log(run: RunDir) -> None:
+    """Versions, newest first, with what was tried and what became of it."""
+    folder = RunFolder(run)
+    for number, version in sorted(folder.versions().items(), reverse=True):
+        state = version.status
+        line = Text(f"v{number} ", style="bold yellow") + Text(version.spec.policy_digest.removeprefix("sha256:")[:12])
+        line += Text(f"  {state.verdict or state.phase}  {state.reason or ''}")
+        out.print(line)
+        if (proposal := _proposal(folder, version)) is not None:
+            out.print(Text(f"    {proposal['method']}: {proposal['hypothesis']}"))
+        if state.message:
+            out.print(Text(f"    {state.message}", style="dim"))
+
+
+@policy_app.command("show")
+def policy_show(run: RunDir, number: Annotated[int, typer.Argument(help="version")]) -> None:
+    """The source of a version's policy."""
+    print(_source(RunFolder(run), number))  # noqa: T201
+
+
+@policy_app.command("diff")
+def policy_diff(
+    run: RunDir,
+    number: Annotated[int, typer.Argument(help="version")],
+    against: Annotated[int | None, typer.Argument(help="another version; default its parent")] = None,
+) -> None:
+    """The difference of a version to its parent, or to another version."""
+    folder = RunFolder(run)
+    parent = _version(folder, number).spec.parent if against is None else against
+    before = "" if parent is None else _source(folder, parent)
+    print(unified_diff(before, _source(folder, number), f"v{parent}/policy.py", f"v{number}/policy.py"), end="")  # noqa: T201
+
+
+@policy_app.command("check")
+def policy_check(
+    file: Annotated[str, typer.Argument(help="a policy file, or a built-in's name", metavar="FILE")],
+    corpus: Annotated[Path | None, typer.Option(help="run it on this corpus as well")] = None,
+) -> None:
+    """The contract gate on a policy: static rules, and with --corpus two runs and the rules on the rows."""
+    with _policy_file(file) as path:
+        source = path.read_text(encoding="utf-8")
+        check_static(source)
+        out.print(Text(f"static rules: passed ({policy_digest(source)})"))
+        if corpus is not None:
+            prompts = corpus / "dev_prompts.json"
+            dev = json.loads(prompts.read_text()) if prompts.is_file() else {}
+            found = curate_with_gate(path, corpus, dev_prompts=dev, settings=GateSettings())
+            out.print(Text(f"contract: passed; {len(found.material.sft)} SFT rows; sandbox {found.run.tier}"))
+
+
+@policy_app.command("submit")
+def policy_submit(run: RunDir, file: Annotated[Path, typer.Argument(help="the next policy")]) -> None:
+    """Hand the waiting round of a run with proposer.type manual its policy."""
+    folder = RunFolder(run)
+    evolution = folder.evolution()
+    source = _read_text(file)
+    check_static(source)
+    number = evolution.status.decided + 1
+    uid = evolution.metadata.uid or ""
+    if not _store(evolution).put_once(submission_key(uid, number), source.encode()):
+        raise ContractBroken(f"version {number} has its submission already", "go on with `curateevo run`")
+    out.print(Text(f"submitted for version {number}: {policy_digest(source)}; go on with `curateevo run`"))
+
+
+def _load(file: Path) -> CurationEvolution:
+    return parse_evolution(_read_text(file), str(file))
+
+
+def _read_text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ContractBroken(f"{file}: no such file") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ContractBroken(f"{file}: {error}") from error
+
+
+def _absolute(uri: str) -> str:
+    return uri if "://" in uri else str(Path(uri).absolute())
+
+
+@contextmanager
+def _policy_file(name: str) -> Iterator[Path]:
+    """A policy file by path or by a built-in's name."""
+    if name in NAMES:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / f"{name}.py"
+            path.write_text(source_of(name), encoding="utf-8")
+            yield path
+        return
+    _read_text(Path(name))
+    yield Path(name)
+
+
+def _stage_alone(stage: Stage, params: StageParams, inputs: dict[str, Path], output: Path) -> Manifest:
+    """Run one stage program on files, and leave its artifact's files in `output`."""
+    for name, path in inputs.items():
+        if not path.is_file():
+            raise ContractBroken(f"{path}: no such file ({name})", "make a corpus with `curateevo ingest`")
+    with tempfile.TemporaryDirectory(prefix="curateevo-") as name:
+        store_ref = StoreRef(uri=(Path(name) / "store").as_uri())
+        store = connect(store_ref)
+        refs: dict[str, FileRef] = {path: store.put(f"inputs/{path}", source) for path, source in inputs.items()}
+        request = StageRequest(
+            evolution_uid="alone", version=None, stage=stage, attempt=1, store=store_ref, prefix="artifact",
+            inputs=refs, params=params,
+        )  # fmt: skip
+        path = Path(name) / "request.json"
+        path.write_text(json.dumps(request.to_wire()))
+        log = Path(name) / "termination.json"
+        command = [sys.executable, "-m", "curateevo_jobs", params.stage, "--request", str(path), "--termination-log", str(log)]
+        code = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+        if code.returncode != 0:
+            said = json.loads(log.read_text())["message"] if log.is_file() else code.stderr.strip()[-2000:]
+            raise ContractBroken(said)
+        manifest = read_manifest(store, "artifact")
+        assert manifest is not None
+        output.mkdir(parents=True, exist_ok=True)
+        for entry in manifest.files:
+            store.fetch(entry.ref, output / entry.path)
+    return manifest
+
+
+def _store(evolution: CurationEvolution) -> Store:
+    return connect(StoreRef(uri=evolution.spec.storage.uri, endpoint=evolution.spec.storage.endpoint))
+
+
+def _version(folder: RunFolder, number: int) -> PolicyVersion:
+    versions = folder.versions()
+    if number not in versions:
+        raise ContractBroken(f"no version {number} in {folder.root}", f"versions: {', '.join(map(str, sorted(versions)))}")
+    return versions[number]
+
+
+def _source(folder: RunFolder, number: int) -> str:
+    raw = _store(folder.evolution()).get(_version(folder, number).spec.policy_key)
+    if raw is None:
+        raise ContractBroken(f"the policy of version {number} is not in the store")
+    return raw.decode()
+
+
+def _proposal(folder: RunFolder, version: PolicyVersion) -> dict[str, Any] | None:
+    key = version.spec.policy_key.replace("policy.py", "proposal.json")
+    raw = _store(folder.evolution()).get(key) if version.spec.number else None
+    return json.loads(raw) if raw else None
+
+
+def _sealed_lines(folder: RunFolder, evolution: CurationEvolution) -> None:
+    from curateevo.report.story import read_story
+
+    for name, score in read_story(folder).sealed:
+        out.print(Text(f"sealed test: {name:<22} {score.p:.3f} of {score.tasks} tasks"))
+
+
+def _print_profile(profile: dict[str, Any]) -> None:
+    table = Table(title="profile", title_justify="left")
+    table.add_column("what")
+    table.add_column("value")
+    for name in ("trajectories", "turns", "calls", "tokens", "success", "turn_flags", "exact_duplicates", "families"):
+        value = profile.get(name)
+        text = ", ".join(f"{k} {v}" for k, v in list(value.items())[:8]) if isinstance(value, dict) else str(value)
+        table.add_row(name, text)
+    out.print(table)

@@ -1,0 +1,470 @@
+"""The plan of an evolution: ingest, floors, version 0, then propose, version n and decide until a reason to stop; then
+the sealed test. It owns champion, budget and stopping, and never looks inside a version's stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from curateevo.api.base import digest_of
+from curateevo.api.evolution import (
+    Champion,
+    EvolutionPhase,
+    EvolutionStatus,
+    Reason,
+    Stage,
+    StageStatus,
+    Verdict,
+    VersionPhase,
+    VersionSpec,
+)
+from curateevo.api.spec import EvolutionSpec, Focus, ProposerType
+from curateevo.api.stage import ChampionPointer, DecisionRecord, HistoryEntry, Manifest, Outcome, ProposeSummary, StageRequest
+from curateevo.evolution.acceptance import Comparison, Measured, compare
+from curateevo.evolution.budget import add_usage, spent_budget
+from curateevo.evolution.conditions import with_conditions
+from curateevo.evolution.decision import (
+    Action,
+    CreateVersion,
+    Decision,
+    DeleteArtifacts,
+    EvolutionSeen,
+    JobState,
+    MoveChampion,
+    Notice,
+    Release,
+    StageSeen,
+    StopJob,
+    VersionSeen,
+    WriteDecision,
+)
+from curateevo.evolution.names import attempt_prefix, evolution_prefix, job_name, version_name
+from curateevo.evolution.plan_stage import StageDecision, plan_stage
+from curateevo.evolution.plan_version import stage_context
+from curateevo.evolution.requests import (
+    Identity,
+    floors_request,
+    ingest_request,
+    propose_request,
+    seal_request,
+)
+
+MANIFEST = "manifest.json"
+TERMINAL = frozenset({EvolutionPhase.COMPLETE, EvolutionPhase.FAILED})
+HISTORY_LIMIT = 50
+Plan = Decision[EvolutionStatus]
+
+
+def plan_evolution(
+    who: Identity, spec: EvolutionSpec, status: EvolutionStatus, seen: EvolutionSeen, now: float, generation: int = 1
+) -> Plan:
+    """Pure and total: equal arguments give equal decisions, and no argument raises."""
+    decision = _plan(who, spec, status, seen, now)
+    return replace(decision, status=with_conditions(decision.status, status, generation, now))
+
+
+def _plan(who: Identity, spec: EvolutionSpec, status: EvolutionStatus, seen: EvolutionSeen, now: float) -> Plan:
+    stops = stop_jobs(who, seen)
+    if seen.deleting:
+        return _plan_deletion(who, spec, status, seen, stops)
+    if status.phase in TERMINAL:
+        return Decision(status, stops)
+    if spec.suspend:
+        return Decision(_at(status, EvolutionPhase.SUSPENDED, Reason.SUSPENDED, "spec.suspend is true"), stops)
+    if spec.stop == "Now":
+        return _end(status, now, Reason.STOPPED, "spec.stop is Now", stops)
+    if status.started_at is None:
+        status = status.model_copy(update={"started_at": now, "spec_digest": digest_of(spec.to_wire())})
+    status = _follow_champion(status, seen)
+    step = _step(who, spec, status, Stage.INGEST, seen, now, lambda a: ingest_request(who, spec, a))
+    status = _with_stage(status, Stage.INGEST.value, step, EvolutionPhase.INGESTING)
+    if step.manifest is None:
+        return _wait_or_fail(status, step, now)
+    ingest = step.manifest
+    status = status.model_copy(update={"corpus_digest": ingest.digest})
+    if spec.evaluation.floors:
+        step = _step(who, spec, status, Stage.FLOORS, seen, now, lambda a: floors_request(who, spec, a, ingest))
+        status = _with_stage(status, Stage.FLOORS.value, step, EvolutionPhase.INGESTING)
+        if step.manifest is None:
+            return _wait_or_fail(status, step, now)
+    return _plan_round(who, spec, status, seen, ingest, now)
+
+
+def _plan_round(
+    who: Identity, spec: EvolutionSpec, status: EvolutionStatus, seen: EvolutionSeen, ingest: Manifest, now: float
+) -> Plan:
+    """Settle what is decided, then test the next version, or stop."""
+    number = status.decided + 1
+    if (record := seen.decisions.get(number)) is not None:
+        return _settle(status, seen, record)
+    if (version := seen.versions.get(number)) is not None:
+        return _decide(spec, status, seen, version)
+    if (reason := _reason_to_stop(spec, status, now)) is not None:
+        return _seal(who, spec, status, seen, ingest, now, *reason)
+    if number == 0:
+        return _create_first(who, spec, status, seen, ingest)
+    return _propose(who, spec, status, seen, ingest, number, now)
+
+
+def _create_first(
+    who: Identity, spec: EvolutionSpec, status: EvolutionStatus, seen: EvolutionSeen, ingest: Manifest
+) -> Plan:
+    if seen.initial_policy is None or seen.initial_policy_digest is None:
+        waiting = _at(status, EvolutionPhase.TESTING, Reason.AWAITING_POLICY, "spec.policy.initial is not stored yet")
+        return Decision(waiting, wake_in=1.0)
+    version = _version_spec(who, spec, 0, None, None, seen.initial_policy_digest, seen.initial_policy.key, ingest, status)
+    running = _at(status, EvolutionPhase.TESTING, Reason.RUNNING, "version 0")
+    return Decision(running.model_copy(update={"round": 0}), (CreateVersion(version_name(who.name, 0), version),))
+
+
+def _propose(
+    who: Identity,
+    spec: EvolutionSpec,
+    status: EvolutionStatus,
+    seen: EvolutionSeen,
+    ingest: Manifest,
+    number: int,
+    now: float,
+) -> Plan:
+    champion = seen.versions.get(status.champion.number) if status.champion else None
+    if champion is None or champion.evaluate is None or champion.policy is None:
+        return Decision(_at(status, EvolutionPhase.PROPOSING, Reason.RUNNING, "the champion is not seen yet"), wake_in=1.0)
+    if status.round != number:
+        stages = {k: v for k, v in status.stages.items() if k != Stage.PROPOSE.value}
+        status = status.model_copy(update={"round": number, "stages": stages, "spec_digest": digest_of(spec.to_wire())})
+    submission = seen.submissions.get(number)
+    proposed = seen.proposals.get(number, StageSeen())
+    if spec.proposer.type is ProposerType.MANUAL and submission is None and proposed.done is None:
+        text = f"waiting for `curateevo policy submit` for version {number}"
+        return Decision(_at(status, EvolutionPhase.PROPOSING, Reason.AWAITING_POLICY, text))
+    focus = focus_of(spec, number)
+    history = _history(spec, seen, number)
+    policy, evaluation = champion.policy, champion.evaluate
+
+    def request(attempt: int) -> StageRequest:
+        return propose_request(who, spec, number, attempt, focus, ingest, policy, evaluation, history, submission)
+
+    context = stage_context(who, spec, Stage.PROPOSE, number, request)
+    step = plan_stage(status.stages.get(Stage.PROPOSE.value, StageStatus()), proposed, context, now)
+    status = _with_stage(status, Stage.PROPOSE.value, step, EvolutionPhase.PROPOSING)
+    if step.manifest is None:
+        return _wait_or_fail(status, step, now)
+    return _take_proposal(who, spec, status, seen, ingest, number, focus, step.manifest, now)
+
+
+def _take_proposal(
+    who: Identity,
+    spec: EvolutionSpec,
+    status: EvolutionStatus,
+    seen: EvolutionSeen,
+    ingest: Manifest,
+    number: int,
+    focus: Focus,
+    manifest: Manifest,
+    now: float,
+) -> Plan:
+    summary = manifest.summary
+    if manifest.outcome is Outcome.EXHAUSTED or not isinstance(summary, ProposeSummary):
+        if _other_focus_may_help(spec, number, seen):
+            return _skip_round(status, seen, number, focus)
+        return _seal(who, spec, status, seen, ingest, now, Reason.NO_PROPOSAL, "the proposer has nothing more to try")
+    status = status.model_copy(update={"spent": add_usage(status.spent, manifest.usage)})
+    parent = status.champion.number if status.champion else None
+    key = manifest.file("policy.py").key
+    version = _version_spec(who, spec, number, parent, focus, summary.policy_digest, key, ingest, status)
+    running = _at(status, EvolutionPhase.TESTING, Reason.RUNNING, f"version {number}: {summary.method}")
+    notice = Notice("Proposed", f"version {number} ({focus}): {summary.method}, as {summary.hypothesis}")
+    return Decision(running, (CreateVersion(version_name(who.name, number), version),), (notice,))
+
+
+def _other_focus_may_help(spec: EvolutionSpec, number: int, seen: EvolutionSeen) -> bool:
+    """With several foci, being at the end of one is no end: unless the round before was skipped as well."""
+    before = seen.decisions.get(number - 1)
+    return len(set(spec.rounds.focus)) > 1 and not (before is not None and before.reason == Reason.NO_PROPOSAL.value)
+
+
+def _skip_round(status: EvolutionStatus, seen: EvolutionSeen, number: int, focus: Focus) -> Plan:
+    champion = seen.champion.pointer if seen.champion else None
+    record = DecisionRecord(
+        number=number,
+        verdict=Verdict.REVERTED,
+        reason=Reason.NO_PROPOSAL.value,
+        message=f"nothing more to try for {focus}",
+        policy_digest=champion.policy_digest if champion else "",
+        policy_key=champion.policy_key if champion else "",
+        parent=champion.number if champion else None,
+        champion_before=champion.number if champion else None,
+    )
+    return Decision(status, (WriteDecision(record),))
+
+
+def _decide(spec: EvolutionSpec, status: EvolutionStatus, seen: EvolutionSeen, version: VersionSeen) -> Plan:
+    """The verdict on a version that has ended: written once, then followed."""
+    text = f"version {version.number}: {version.phase.value.lower()}"
+    running = _at(status, EvolutionPhase.TESTING, Reason.RUNNING, text).model_copy(update={"round": version.number})
+    if version.phase not in (VersionPhase.MEASURED, VersionPhase.REJECTED, VersionPhase.FAILED):
+        return Decision(running)
+    if version.phase is VersionPhase.MEASURED and version.scores is None:
+        return Decision(running, wake_in=1.0)
+    record = judge(spec, seen, version)
+    return Decision(running, () if record is None else (WriteDecision(record),), wake_in=1.0)
+
+
+def judge(spec: EvolutionSpec, seen: EvolutionSeen, version: VersionSeen) -> DecisionRecord | None:
+    """The decision record of an ended version; None while the champion that it is to be compared with is not seen."""
+    before = seen.champion.pointer if seen.champion else None
+    base = DecisionRecord(
+        number=version.number,
+        verdict=Verdict.FAILED,
+        reason=(version.reason or Reason.METRICS_UNAVAILABLE).value,
+        message=version.message[:2048],
+        policy_digest=version.policy_digest,
+        policy_key=version.policy_key,
+        parent=before.number if before else None,
+        champion_before=before.number if before else None,
+        resources_digest=version.curate.digest if version.curate else None,
+        model_digest=version.train.digest if version.train else None,
+    )
+    if version.phase is VersionPhase.REJECTED:
+        return base.model_copy(update={"verdict": Verdict.REJECTED, "reason": (version.reason or Reason.POLICY_REJECTED).value})
+    measured = version.measurement
+    if version.phase is not VersionPhase.MEASURED or measured is None or version.scores is None:
+        return base
+    base = base.model_copy(update={"p": measured.p, "c": measured.c, "j": measured.j})
+    if before is None:
+        return base.model_copy(
+            update={"verdict": Verdict.COMMITTED, "reason": Reason.BASELINE.value, "message": "the first version"}
+        )
+    champion = seen.versions.get(before.number)
+    if champion is None or champion.scores is None or champion.measurement is None:
+        return None
+    return _judged(spec, base, champion, version)
+
+
+def _judged(spec: EvolutionSpec, base: DecisionRecord, champion: VersionSeen, version: VersionSeen) -> DecisionRecord:
+    assert champion.scores is not None and champion.measurement is not None
+    assert version.scores is not None and version.measurement is not None
+    old, new = Measured(champion.scores, champion.measurement.c), Measured(version.scores, version.measurement.c)
+    try:
+        found: Comparison = compare(
+            old, new, focus_of(spec, version.number), spec.acceptance, spec.objective.lambda_, seed=version.number
+        )
+    except ValueError as error:
+        return base.model_copy(update={"reason": Reason.METRICS_UNAVAILABLE.value, "message": str(error)})
+    return base.model_copy(
+        update={
+            "verdict": Verdict.COMMITTED if found.commit else Verdict.REVERTED,
+            "reason": found.reason.value,
+            "message": found.message,
+            "delta_p": found.delta_p,
+            "delta_j": found.delta_j,
+            "lower": found.lower,
+            "upper": found.upper,
+            "tasks": found.tasks,
+        }
+    )
+
+
+def _settle(status: EvolutionStatus, seen: EvolutionSeen, record: DecisionRecord) -> Plan:
+    """A decision is there: move the champion if it says so, then count it. The pointer is the truth."""
+    pointer = seen.champion.pointer if seen.champion else None
+    if record.verdict is Verdict.COMMITTED and (pointer is None or pointer.number < record.number):
+        if (pointer.number if pointer else None) != record.champion_before:
+            text = f"version {record.number} was judged against {record.champion_before}, the champion is {pointer and pointer.number}"
+            return Decision(_at(status, status.phase, Reason.CONTRACT_BROKEN, text), notices=(Notice("Conflict", text, True),), wake_in=60.0)
+        moved = ChampionPointer(
+            number=record.number,
+            policy_digest=record.policy_digest,
+            policy_key=record.policy_key,
+            p=record.p or 0.0,
+            c=record.c or 0.0,
+            j=record.j or 0.0,
+        )
+        return Decision(status, (MoveChampion(moved, seen.champion.tag if seen.champion else None),), wake_in=1.0)
+    committed = record.verdict is Verdict.COMMITTED
+    skipped = record.reason == Reason.NO_PROPOSAL.value
+    version = seen.versions.get(record.number)
+    gpu = version.measurement.gpu_seconds if version and version.measurement else 0.0
+    counted = status.model_copy(
+        update={
+            "decided": record.number,
+            "counts": status.counts if skipped else status.counts.plus(record.verdict),
+            "streak": 0 if committed else status.streak + (not skipped),
+            "spent": status.spent.model_copy(update={"gpu_seconds": status.spent.gpu_seconds + gpu}),
+        }
+    )
+    if record.number == 0 and not committed:
+        failed = _at(counted, EvolutionPhase.FAILED, Reason.BASELINE_FAILED, f"version 0: {record.message}")
+        return Decision(failed, notices=(Notice("BaselineFailed", record.message, True),), wake_in=0.0)
+    text = f"version {record.number}: {record.reason}; {record.message}"
+    return Decision(_follow_champion(counted, seen), notices=(Notice(record.verdict.value, text, not committed),), wake_in=0.0)
+
+
+def _reason_to_stop(spec: EvolutionSpec, status: EvolutionStatus, now: float) -> tuple[Reason, str] | None:
+    """Why no further round should begin. Version 0 is always made."""
+    if status.decided < 0:
+        return None
+    champion = status.champion
+    if spec.stop == "AfterRound":
+        return Reason.STOPPED, "spec.stop is AfterRound"
+    if spec.rounds.goal is not None and champion is not None and champion.p >= spec.rounds.goal:
+        return Reason.GOAL_REACHED, f"P {champion.p:.3f} reached the goal {spec.rounds.goal:g}"
+    if status.decided >= spec.rounds.max:
+        return Reason.MAX_ROUNDS, f"{spec.rounds.max} rounds are done"
+    if status.streak >= spec.rounds.patience:
+        return Reason.PATIENCE, f"{status.streak} rounds without a commit"
+    if status.started_at is not None and (text := spent_budget(spec, status.spent, status.started_at, now)):
+        return Reason.BUDGET_SPENT, text
+    return None
+
+
+def _seal(
+    who: Identity,
+    spec: EvolutionSpec,
+    status: EvolutionStatus,
+    seen: EvolutionSeen,
+    ingest: Manifest,
+    now: float,
+    reason: Reason,
+    message: str,
+) -> Plan:
+    """Run the first and the last champion on the sealed test, and end. A seal that fails does not undo the run."""
+    status = _at(status, EvolutionPhase.SEALING, reason, message)
+    ready = _champions(status, seen)
+    if spec.evaluation.splits.test == 0 or not ready:
+        return _end(status, now, reason, message, ())
+    step = _step(who, spec, status, Stage.SEAL, seen, now, lambda a: seal_request(who, spec, a, ingest, ready))
+    status = status.model_copy(update={"stages": {**status.stages, Stage.SEAL.value: step.status}})
+    if step.failed:
+        return _end(status, now, reason, f"{message}; the sealed test failed: {step.status.message}", step.actions)
+    if step.manifest is None:
+        return Decision(status, step.actions, step.notices, step.wake_in)
+    return _end(status, now, reason, message, step.actions)
+
+
+def _champions(status: EvolutionStatus, seen: EvolutionSeen) -> dict[str, tuple[Manifest, Manifest]]:
+    """Curate and train manifests of the first and the last champion, by name."""
+    last = status.champion.number if status.champion else None
+    out = {}
+    for number in dict.fromkeys(n for n in (status.first_champion, last) if n is not None):
+        version = seen.versions.get(number)
+        if version is not None and version.curate is not None and version.train is not None:
+            out[f"v{number}"] = (version.curate, version.train)
+    return out
+
+
+def _end(status: EvolutionStatus, now: float, reason: Reason, message: str, actions: tuple[Action, ...]) -> Plan:
+    ended = _at(status, EvolutionPhase.COMPLETE, reason, message).model_copy(update={"completed_at": now})
+    return Decision(ended, actions, (Notice("Complete", f"{reason}: {message}"),), wake_in=0.0)
+
+
+def _wait_or_fail(status: EvolutionStatus, step: StageDecision, now: float) -> Plan:
+    if step.failed:
+        reason = step.status.reason or Reason.PROGRAM_FAILED
+        failed = _at(status, EvolutionPhase.FAILED, reason, step.status.message).model_copy(update={"completed_at": now})
+        return Decision(failed, step.actions, step.notices, wake_in=0.0)
+    return Decision(status, step.actions, step.notices, step.wake_in)
+
+
+def _plan_deletion(
+    who: Identity, spec: EvolutionSpec, status: EvolutionStatus, seen: EvolutionSeen, stops: tuple[Action, ...]
+) -> Plan:
+    """Versions go with their owner; jobs are stopped first, then artifacts go if the spec says so, then the object."""
+    if stops:
+        return Decision(status, stops, wake_in=1.0)
+    delete = (DeleteArtifacts(evolution_prefix(who.uid)),) if spec.reclaim_policy == "Delete" else ()
+    return Decision(status, (*delete, Release()))
+
+
+def _follow_champion(status: EvolutionStatus, seen: EvolutionSeen) -> EvolutionStatus:
+    """Status never knows better than the pointer."""
+    if seen.champion is None:
+        return status
+    p = seen.champion.pointer
+    champion = Champion(number=p.number, policy_digest=p.policy_digest, p=p.p, c=p.c, j=p.j)
+    first = p.number if status.first_champion is None else status.first_champion
+    return status.model_copy(update={"champion": champion, "first_champion": first})
+
+
+def _step(
+    who: Identity,
+    spec: EvolutionSpec,
+    status: EvolutionStatus,
+    stage: Stage,
+    seen: EvolutionSeen,
+    now: float,
+    request: Callable[[int], StageRequest],
+) -> StageDecision:
+    context = stage_context(who, spec, stage, None, request)
+    return plan_stage(status.stages.get(stage.value, StageStatus()), seen.stages.get(stage, StageSeen()), context, now)
+
+
+def _with_stage(status: EvolutionStatus, name: str, step: StageDecision, phase: EvolutionPhase) -> EvolutionStatus:
+    update: dict[str, object] = {"stages": {**status.stages, name: step.status}}
+    if step.manifest is None:
+        update |= {"phase": phase, "reason": Reason.RUNNING, "message": f"{name} attempt {step.status.attempt}"}
+    return status.model_copy(update=update)
+
+
+def _at(status: EvolutionStatus, phase: EvolutionPhase, reason: Reason, message: str) -> EvolutionStatus:
+    return status.model_copy(update={"phase": phase, "reason": reason, "message": message[:2048]})
+
+
+def _version_spec(
+    who: Identity,
+    spec: EvolutionSpec,
+    number: int,
+    parent: int | None,
+    focus: Focus | None,
+    digest: str,
+    key: str,
+    ingest: Manifest,
+    status: EvolutionStatus,
+) -> VersionSpec:
+    attempt = status.stages[Stage.INGEST.value].attempt if Stage.INGEST.value in status.stages else 1
+    return VersionSpec(
+        evolution_uid=who.uid,
+        number=number,
+        parent=parent,
+        focus=focus,
+        policy_digest=digest,
+        policy_key=key,
+        corpus_key=f"{attempt_prefix(who.uid, Stage.INGEST, None, attempt)}/{MANIFEST}",
+        corpus_digest=ingest.digest,
+        evolution_spec=spec,
+    )
+
+
+def focus_of(spec: EvolutionSpec, number: int) -> Focus:
+    """The focus of round `number` (1, 2, ...): the spec's list, in turn."""
+    return spec.rounds.focus[(max(1, number) - 1) % len(spec.rounds.focus)]
+
+
+def _history(spec: EvolutionSpec, seen: EvolutionSeen, number: int) -> tuple[HistoryEntry, ...]:
+    out = []
+    for n in sorted(n for n in seen.decisions if 0 < n < number)[-HISTORY_LIMIT:]:
+        record, version = seen.decisions[n], seen.versions.get(n)
+        out.append(
+            HistoryEntry(
+                number=n,
+                focus=focus_of(spec, n),
+                verdict=record.verdict,
+                reason=record.reason,
+                message=record.message,
+                delta_j=record.delta_j,
+                method=version.method if version else "",
+            )
+        )
+    return tuple(out)
+
+
+def stop_jobs(who: Identity, seen: EvolutionSeen) -> tuple[Action, ...]:
+    """Stop what the evolution itself runs."""
+    stages: list[tuple[Stage, int | None, StageSeen]] = [(stage, None, found) for stage, found in seen.stages.items()]
+    stages += [(Stage.PROPOSE, number, found) for number, found in seen.proposals.items()]
+    return tuple(
+        StopJob(job_name(who.name, stage, number, a.attempt), stage, number, a.attempt)
+        for stage, number, found in stages
+        for a in found.attempts
+        if a.job in (JobState.PENDING, JobState.RUNNING)
+    )

@@ -1,0 +1,193 @@
+"""The plan of one policy version: curate, train, evaluate, and then measured, Rejected or Failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from curateevo.api.evolution import (
+    Measurement,
+    Reason,
+    Stage,
+    StageStatus,
+    Verdict,
+    VersionPhase,
+    VersionSpec,
+    VersionStatus,
+)
+from curateevo.api.spec import EvolutionSpec
+from curateevo.api.stage import CurateSummary, EvaluateSummary, IngestSummary, Manifest, Outcome, StageRequest
+from curateevo.evolution.decision import (
+    Action,
+    Decision,
+    JobState,
+    Notice,
+    Release,
+    StageSeen,
+    StartJob,
+    StopJob,
+    VersionStagesSeen,
+)
+from curateevo.evolution.names import job_name
+from curateevo.evolution.objective import cost, objective
+from curateevo.evolution.plan_stage import StageContext, StageDecision, plan_stage
+from curateevo.evolution.requests import Identity, curate_request, evaluate_request, train_request
+
+TERMINAL = frozenset({VersionPhase.MEASURED, VersionPhase.REJECTED, VersionPhase.FAILED})
+STAGES = (Stage.CURATE, Stage.TRAIN, Stage.EVALUATE)
+PHASES = {
+    Stage.CURATE: VersionPhase.CURATING,
+    Stage.TRAIN: VersionPhase.TRAINING,
+    Stage.EVALUATE: VersionPhase.EVALUATING,
+}
+
+
+def plan_version(
+    who: Identity, spec: VersionSpec, status: VersionStatus, seen: VersionStagesSeen, now: float
+) -> Decision[VersionStatus]:
+    """Pure and total. Deletion and suspension are looked at first; a terminal phase only takes over its verdict."""
+    if seen.deleting:
+        stops = stop_jobs(who, spec.number, seen)
+        return Decision(status, stops or (Release(),))
+    if status.phase in TERMINAL:
+        return _take_verdict(status, seen, stop_jobs(who, spec.number, seen))
+    if seen.suspended:
+        return Decision(status, stop_jobs(who, spec.number, seen))
+    if seen.ingest is None or seen.policy is None:
+        return Decision(status)
+    manifests: dict[Stage, Manifest] = {}
+    for stage in STAGES:
+        start = _starter(who, spec, stage, seen, manifests)
+        context = stage_context(who, spec.evolution_spec, stage, spec.number, start)
+        step = plan_stage(status.stages.get(stage, StageStatus()), seen.stages.get(stage, StageSeen()), context, now)
+        status = _with_stage(status, stage, step)
+        if step.failed:
+            failed = status.model_copy(
+                update={"phase": VersionPhase.FAILED, "reason": step.status.reason, "message": f"{stage}: {step.status.message}"[:2048]}
+            )
+            return Decision(failed, step.actions, step.notices, wake_in=0.0)
+        if step.manifest is None:
+            return Decision(status, step.actions, step.notices, step.wake_in)
+        if step.manifest.outcome is Outcome.REJECTED:
+            return _reject(status, step)
+        manifests[stage] = step.manifest
+    return _measure(spec, status, seen.ingest, manifests)
+
+
+def stage_context(
+    who: Identity, spec: EvolutionSpec, stage: Stage, version: int | None, start: Callable[[int], StageRequest]
+) -> StageContext:
+    """Deadlines and names of a stage."""
+    deadlines = spec.deadlines
+    seconds = {
+        Stage.INGEST: deadlines.ingest_seconds,
+        Stage.PROPOSE: deadlines.propose_seconds,
+        Stage.CURATE: deadlines.curate_seconds,
+        Stage.TRAIN: deadlines.train_seconds,
+    }.get(stage, deadlines.evaluate_seconds + deadlines.serve_start_seconds)
+
+    def name(attempt: int) -> str:
+        return job_name(who.name, stage, version, attempt)
+
+    return StageContext(
+        stage=stage,
+        version=version,
+        start=lambda attempt: StartJob(name(attempt), start(attempt)),
+        name=name,
+        deadline_seconds=seconds,
+        pending_seconds=deadlines.pending_seconds,
+        manifest_seconds=deadlines.manifest_seconds,
+        retries=spec.retries,
+    )
+
+
+def stop_jobs(who: Identity, version: int, seen: VersionStagesSeen) -> tuple[Action, ...]:
+    """Stop whatever of a version still runs."""
+    return tuple(
+        StopJob(job_name(who.name, stage, version, a.attempt), stage, version, a.attempt)
+        for stage, found in seen.stages.items()
+        for a in found.attempts
+        if a.job in (JobState.PENDING, JobState.RUNNING)
+    )
+
+
+def _starter(
+    who: Identity, spec: VersionSpec, stage: Stage, seen: VersionStagesSeen, manifests: dict[Stage, Manifest]
+) -> Callable[[int], StageRequest]:
+    assert seen.ingest is not None and seen.policy is not None
+    ingest, policy, context = seen.ingest, seen.policy, seen.context
+    match stage:
+        case Stage.CURATE:
+            return lambda attempt: curate_request(who, spec, attempt, ingest, policy, context)
+        case Stage.TRAIN:
+            return lambda attempt: train_request(who, spec, attempt, manifests[Stage.CURATE])
+        case _:
+            return lambda attempt: evaluate_request(
+                who, spec, attempt, ingest, manifests[Stage.CURATE], manifests[Stage.TRAIN]
+            )
+
+
+def _with_stage(status: VersionStatus, stage: Stage, step: StageDecision) -> VersionStatus:
+    stages = {**status.stages, stage.value: step.status}
+    return status.model_copy(update={"stages": stages, "phase": PHASES[stage]})
+
+
+def _reject(status: VersionStatus, step: StageDecision) -> Decision[VersionStatus]:
+    """A policy that broke its contract, or made a model that may not be released: a result."""
+    assert step.manifest is not None
+    gate = step.manifest.reason == Reason.RELEASE_GATE.value
+    reason = Reason.RELEASE_GATE if gate else Reason.POLICY_REJECTED
+    rejected = status.model_copy(
+        update={"phase": VersionPhase.REJECTED, "reason": reason, "message": step.manifest.message[:2048]}
+    )
+    return Decision(rejected, step.actions, wake_in=0.0)
+
+
+def _measure(
+    spec: VersionSpec, status: VersionStatus, ingest: Manifest, manifests: dict[Stage, Manifest]
+) -> Decision[VersionStatus]:
+    measurement = measure(spec.evolution_spec, ingest, manifests)
+    if isinstance(measurement, str):
+        failed = status.model_copy(
+            update={"phase": VersionPhase.FAILED, "reason": Reason.METRICS_UNAVAILABLE, "message": measurement}
+        )
+        return Decision(failed, wake_in=0.0)
+    measured = status.model_copy(update={"phase": VersionPhase.MEASURED, "measurement": measurement})
+    text = f"version {spec.number}: P {measurement.p:.3f}, C {measurement.c:.3f}, J {measurement.j:.3f}"
+    return Decision(measured, notices=(Notice("Measured", text),), wake_in=0.0)
+
+
+def measure(spec: EvolutionSpec, ingest: Manifest, manifests: dict[Stage, Manifest]) -> Measurement | str:
+    """P, C and J from the manifests; text when one of them does not hold what it must."""
+    curate, evaluate = manifests[Stage.CURATE].summary, manifests[Stage.EVALUATE].summary
+    if not isinstance(curate, CurateSummary) or not isinstance(evaluate, EvaluateSummary):
+        return "a manifest holds the summary of another stage"
+    if not isinstance(ingest.summary, IngestSummary):
+        return "the ingest manifest holds the summary of another stage"
+    sel = [splits["sel"] for splits in evaluate.scores.values() if "sel" in splits]
+    if not sel or not all(0.0 <= s.p <= 1.0 for s in sel):
+        return "the evaluation has no score on sel between 0 and 1"
+    p = sum(s.p for s in sel) / len(sel)
+    c = cost(curate.sft_turns + curate.rl_turns, spec.objective.reference_turns or ingest.summary.turns)
+    usage = [m.usage for m in manifests.values()]
+    return Measurement(
+        p=p,
+        c=c,
+        j=objective(p, c, spec.objective.lambda_),
+        sft_turns=curate.sft_turns,
+        rl_turns=curate.rl_turns,
+        memory_items=curate.memory_items,
+        tokens=sum(s.tokens for splits in evaluate.scores.values() for s in splits.values()),
+        seconds=sum(u.seconds for u in usage),
+        gpu_seconds=sum(u.gpu_seconds for u in usage),
+        errors=sum(s.errors for s in sel),
+    )
+
+
+def _take_verdict(status: VersionStatus, seen: VersionStagesSeen, stops: tuple[Action, ...]) -> Decision[VersionStatus]:
+    record = seen.decision
+    if record is None or status.verdict is record.verdict:
+        return Decision(status, stops)
+    update: dict[str, object] = {"verdict": record.verdict}
+    if record.verdict in (Verdict.COMMITTED, Verdict.REVERTED):
+        update |= {"reason": Reason(record.reason), "message": record.message}
+    return Decision(status.model_copy(update=update), stops)

@@ -1,0 +1,1 @@
+"""From failures to a rewritten policy: diagnosis, patches, proposers."""

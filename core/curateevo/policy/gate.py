@@ -1,0 +1,149 @@
+"""The contract gate: every hard rule, and what breaks it. A refusal names rule, line and remedy; the evolver reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from curateevo.api.base import digest_of
+from curateevo.api.errors import PolicyRejected
+from curateevo.policy.confine import Limits
+from curateevo.policy.materialise import Material, materialise, rows_needed
+from curateevo.policy.recipe import Recipe
+from curateevo.policy.sandbox import SandboxRun, run_policy
+from curateevo.policy.source import check_static
+from curateevo.trajectories.corpus import read_features, read_sealed_states, read_trajectories
+from curateevo.trajectories.leakage import LeakIndex
+
+MAX_TURNS_FACTOR = 4
+MAX_MEMORY_ITEMS = 5000
+MAX_NOTE_CHARS = 600
+HASH_SEEDS = (1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Curated:
+    """What a policy made, checked."""
+
+    material: Material
+    recipe: Recipe
+    run: SandboxRun
+
+
+@dataclass(frozen=True, slots=True)
+class GateSettings:
+    limits: Limits = Limits()
+    timeout_seconds: float = 600.0
+    seed: int = 0
+
+
+def curate_with_gate(
+    policy: Path,
+    corpus: Path,
+    *,
+    dev_prompts: dict[str, str],
+    context: Path | None = None,
+    settings: GateSettings | None = None,
+    on_step: Callable[[str], None] = lambda step: None,
+) -> Curated:
+    """Check a policy statically, run it twice in the sandbox, write its rows and check the contract.
+
+    Raises PolicyRejected for the first rule that is broken.
+    """
+    settings = settings or GateSettings()
+    on_step("static rules")
+    check_static(policy.read_text(encoding="utf-8"))
+    runs = []
+    for number, hash_seed in enumerate(HASH_SEEDS, start=1):
+        on_step(f"run {number} of {len(HASH_SEEDS)} in the sandbox")
+        runs.append(
+            run_policy(
+                policy,
+                corpus,
+                context=context,
+                seed=settings.seed,
+                limits=settings.limits,
+                timeout_seconds=settings.timeout_seconds,
+                hash_seed=hash_seed,
+            )
+        )
+    check_deterministic(runs[0].recipe, runs[1].recipe)
+    on_step("contract")
+    features = read_features(corpus)
+    recipe = runs[0].recipe
+    texts = read_trajectories(corpus, rows_needed(recipe))
+    material = materialise(recipe, texts, features["family"].to_list(), read_sealed_states(corpus))
+    check_contract(material, corpus_turns=int(features["turns"].sum()), dev_prompts=dev_prompts)
+    return Curated(material, recipe, runs[0])
+
+
+def check_deterministic(first: Recipe, second: Recipe) -> None:
+    """Two runs, one hash."""
+    if _recipe_digest(first) != _recipe_digest(second):
+        raise PolicyRejected(
+            "deterministic",
+            "two runs with one seed gave different resources",
+            "use ctx.rng for chance, and sort sets before you iterate over them",
+        )
+
+
+def check_contract(material: Material, *, corpus_turns: int, dev_prompts: dict[str, str]) -> None:
+    """The rules on the rows themselves."""
+    if not material.sft:
+        raise PolicyRejected("sft-not-empty", "no SFT row is left", "filter less: PARAMS or the order of select and refine")
+    budget = MAX_TURNS_FACTOR * corpus_turns
+    if material.sft_turns + material.rl_turns > budget:
+        raise PolicyRejected(
+            "turn-budget",
+            f"{material.sft_turns + material.rl_turns} turns, allowed {budget} ({MAX_TURNS_FACTOR} times the corpus)",
+            "repeat less in augment, or cap in prune",
+        )
+    _check_rl(material)
+    _check_memory(material)
+    _check_leaks(material, LeakIndex(dev_prompts))
+
+
+def _check_rl(material: Material) -> None:
+    for row in material.rl:
+        if row["reward"] == "environment" and (row["suite"] is None or row["state"] is None):
+            raise PolicyRejected(
+                "rl-resolvable",
+                f"RL task {row['id']} ({row['task_id']}) has no environment",
+                "use rl_next_action for trajectories without one",
+            )
+        if row["reward"] == "action_match" and not row["reference"]:
+            raise PolicyRejected(
+                "rl-resolvable", f"RL task {row['id']} points at a turn without a call", "point at turns that call a tool"
+            )
+
+
+def _check_memory(material: Material) -> None:
+    if len(material.memory) > MAX_MEMORY_ITEMS:
+        raise PolicyRejected(
+            "memory-count", f"{len(material.memory)} items, allowed {MAX_MEMORY_ITEMS}", "lower the limit in build_memory"
+        )
+    for row in material.memory:
+        if not row["content"] or len(row["content"]) > MAX_NOTE_CHARS:
+            raise PolicyRejected(
+                "memory-size",
+                f"a note of {len(row['content'])} characters (from {row['evidence'][0][0]}), allowed 1 to {MAX_NOTE_CHARS}",
+                "take a shorter span of the result",
+            )
+
+
+def _check_leaks(material: Material, index: LeakIndex) -> None:
+    for row in (*material.sft, *material.rl):
+        users = [str(m["content"]) for m in row["messages"] if m["role"] == "user"]
+        if found := index.find(row.get("task_id"), users):
+            raise PolicyRejected("no-dev-content", f"{row['id']}: {found}", "leave that trajectory out")
+    for row in material.memory:
+        if found := index.find(None, [row["content"]]):
+            raise PolicyRejected("no-dev-content", f"a note from {row['evidence'][0][0]}: {found}", "leave it out")
+
+
+def _recipe_digest(recipe: Recipe) -> str:
+    sft = [[i.row, i.turns, i.copies] for i in recipe.sft]
+    rl = [[t.row, t.turn, t.reward, t.aimed] for t in recipe.rl]
+    memory = [[m.row, m.turn, m.result, m.start, m.end] for m in recipe.memory]
+    return digest_of([sft, rl, memory])

@@ -1,0 +1,1 @@
+"""Operators on items: pure, deterministic, each recording its name in the lineage of what it touches."""

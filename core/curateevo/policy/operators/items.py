@@ -1,0 +1,160 @@
+"""Items: spans of corpus trajectories. A policy handles references to turns, so it can neither part a call from its
+result nor forge text: the trusted side writes the rows from the corpus itself."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from curateevo.trajectories.features import TurnFlag
+from curateevo.trajectories.model import JsonObject, Trajectory
+
+__all__ = ["Context", "Corpus", "Item", "Items", "MemoryItem", "Resources", "RlTask", "TurnFlag"]
+
+
+class Corpus:
+    """The fixed corpus, read-only: one row per trajectory, features as columns, text when asked for."""
+
+    def __init__(self, columns: Mapping[str, list[Any]], read: Callable[[Iterable[int]], dict[int, Trajectory]]) -> None:
+        self._columns = columns
+        self._read = read
+
+    def __len__(self) -> int:
+        return len(self._columns["id"])
+
+    def column(self, name: str) -> list[Any]:
+        """A feature by row: id, source, task_id, family, signature, env, success, reward, turns, calls, tools,
+        tokens, turn_flags, content_hash, minhash. Raises KeyError for others."""
+        return self._columns[name]
+
+    def items(self) -> Items:
+        """Every trajectory, whole, in corpus order."""
+        return Items(self, tuple(Item(row, tuple(range(n))) for row, n in enumerate(self.column("turns"))))
+
+    def trajectories(self, rows: Iterable[int]) -> dict[int, Trajectory]:
+        """The text of some rows. Dear on a large corpus: select on features first."""
+        return self._read(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """Some turns of one trajectory."""
+
+    row: int
+    turns: tuple[int, ...]
+    """Kept turns, ascending."""
+    copies: int = 1
+    """How often it stands in the data."""
+    lineage: tuple[str, ...] = ()
+    """Operators that touched it, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """An ordered selection of items of one corpus."""
+
+    corpus: Corpus
+    items: tuple[Item, ...]
+
+    def __iter__(self) -> Iterator[Item]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def feature(self, name: str) -> list[Any]:
+        """A corpus column at these items."""
+        column = self.corpus.column(name)
+        return [column[item.row] for item in self.items]
+
+    def flags(self, item: Item) -> list[int]:
+        """`TurnFlag` sets of the item's kept turns."""
+        bits = self.corpus.column("turn_flags")[item.row]
+        return [bits[turn] for turn in item.turns]
+
+    def keep(self, holds: Callable[[Item], bool], operator: str) -> Items:
+        """The items for which `holds`, in order."""
+        return replace(self, items=tuple(replace(i, lineage=(*i.lineage, operator)) for i in self.items if holds(i)))
+
+    def keep_turns(self, holds: Callable[[Item, int, int], bool], operator: str) -> Items:
+        """Drop turns: `holds(item, turn, flags)` decides. Items that lose every turn go."""
+        bits, out = self.corpus.column("turn_flags"), []
+        for item in self.items:
+            turns = tuple(t for t in item.turns if holds(item, t, bits[item.row][t]))
+            if turns == item.turns:
+                out.append(item)
+            elif turns:
+                out.append(replace(item, turns=turns, lineage=(*item.lineage, operator)))
+        return replace(self, items=tuple(out))
+
+    def groups(self, feature: str) -> dict[Any, list[Item]]:
+        """Items by the value of a feature, in order of first appearance."""
+        out: dict[Any, list[Item]] = {}
+        for item, value in zip(self.items, self.feature(feature), strict=True):
+            out.setdefault(value, []).append(item)
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class RlTask:
+    """A task to practise: that of a corpus trajectory, up to turn `turn`."""
+
+    row: int
+    turn: int = 0
+    reward: str = "environment"
+    """`environment` (the suite scores the episode) or `action_match` (the next call equals the trajectory's)."""
+    aimed: bool = True
+    """False for replay of families that the policy does not aim at."""
+    lineage: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryItem:
+    """A note: a span of one tool result, and what it is about."""
+
+    row: int
+    turn: int
+    result: int
+    start: int
+    """First character of the span in the result's text."""
+    end: int
+    scope: str
+    """Tool or family that it belongs to."""
+    lineage: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a policy makes."""
+
+    sft: Items
+    rl: tuple[RlTask, ...]
+    memory: tuple[MemoryItem, ...]
+
+
+@dataclass(slots=True)
+class Context:
+    """What a policy may know beside the corpus. `rng` is seeded; there is no clock, file, network or environment."""
+
+    params: Mapping[str, Any]
+    rng: random.Random
+    profile: Mapping[str, Any] = field(default_factory=dict)
+    failures: tuple[Mapping[str, Any], ...] = ()
+    """Failure clusters of the parent on diag, worst first: mode, count, share, families, ..."""
+    family_success: Mapping[str, float] = field(default_factory=dict)
+    """Mean success of the parent on diag, by task family."""
+    tools: tuple[JsonObject, ...] = ()
+    logs: list[str] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    def log(self, text: str) -> None:
+        """A line for the report; at most 200 are kept."""
+        if len(self.logs) < 200:
+            self.logs.append(str(text)[:500])
+
+    def metric(self, name: str, value: float) -> None:
+        """A number for the report."""
+        if len(self.metrics) < 200:
+            self.metrics[str(name)[:80]] = float(value)

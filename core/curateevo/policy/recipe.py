@@ -1,0 +1,93 @@
+"""What leaves the sandbox: references into the corpus, as plain JSON, and their check on the trusted side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from curateevo.api.errors import PolicyRejected
+from curateevo.policy.operators.items import Item, MemoryItem, Resources, RlTask
+
+MAX_ROWS = 5_000_000
+MAX_COPIES = 1000
+MAX_MEMORY = 100_000
+REWARDS = ("environment", "action_match")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Checked references: every row, turn and span exists in the corpus."""
+
+    sft: tuple[Item, ...]
+    rl: tuple[RlTask, ...]
+    memory: tuple[MemoryItem, ...]
+    logs: tuple[str, ...]
+    metrics: dict[str, float]
+
+
+def encode(resources: Resources) -> dict[str, Any]:
+    """Resources as JSON; lineages are kept once and referred to by number."""
+    lineages: dict[tuple[str, ...], int] = {}
+
+    def number(lineage: tuple[str, ...]) -> int:
+        return lineages.setdefault(tuple(map(str, lineage)), len(lineages))
+
+    sft = [[i.row, list(i.turns), i.copies, number(i.lineage)] for i in resources.sft]
+    rl = [[t.row, t.turn, t.reward, t.aimed, number(t.lineage)] for t in resources.rl]
+    memory = [[m.row, m.turn, m.result, m.start, m.end, m.scope, number(m.lineage)] for m in resources.memory]
+    return {"sft": sft, "rl": rl, "memory": memory, "lineages": [list(x) for x in lineages]}
+
+
+def decode(raw: Any, turns: list[int]) -> Recipe:
+    """Check what a sandbox wrote against the corpus (`turns` per row). Raises PolicyRejected."""
+    try:
+        lineages = [tuple(str(name)[:80] for name in x[:40]) for x in raw["lineages"]]
+        sft = tuple(_item(entry, turns, lineages) for entry in _bounded(raw["sft"], MAX_ROWS))
+        rl = tuple(_task(entry, turns, lineages) for entry in _bounded(raw["rl"], MAX_ROWS))
+        memory = tuple(_note(entry, turns, lineages) for entry in _bounded(raw["memory"], MAX_MEMORY))
+        logs = tuple(str(text)[:500] for text in raw.get("logs", ())[:200])
+        metrics = {str(k)[:80]: float(v) for k, v in list(raw.get("metrics", {}).items())[:200]}
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise PolicyRejected("resources", f"what the policy returned can't be read: {error}", "return what operators give") from error
+    return Recipe(sft, rl, memory, logs, metrics)
+
+
+def _bounded(entries: Any, limit: int) -> list[Any]:
+    if not isinstance(entries, list) or len(entries) > limit:
+        raise ValueError(f"more than {limit} entries")
+    return entries
+
+
+def _int(value: Any, low: int, high: int, what: str) -> int:
+    if type(value) is not int or not low <= value < high:
+        raise ValueError(f"{what} {value!r} is not within {low}..{high - 1}")
+    return value
+
+
+def _item(entry: Any, turns: list[int], lineages: list[tuple[str, ...]]) -> Item:
+    row = _int(entry[0], 0, len(turns), "row")
+    kept = tuple(_int(t, 0, turns[row], "turn") for t in entry[1])
+    if not kept or any(a >= b for a, b in zip(kept, kept[1:], strict=False)):
+        raise ValueError(f"turns of row {row} are empty or out of order")
+    return Item(row, kept, _int(entry[2], 1, MAX_COPIES + 1, "copies"), lineages[entry[3]])
+
+
+def _task(entry: Any, turns: list[int], lineages: list[tuple[str, ...]]) -> RlTask:
+    row = _int(entry[0], 0, len(turns), "row")
+    if entry[2] not in REWARDS:
+        raise ValueError(f"reward {entry[2]!r} is none of {', '.join(REWARDS)}")
+    return RlTask(row, _int(entry[1], 0, turns[row], "turn"), entry[2], bool(entry[3]), lineages[entry[4]])
+
+
+def _note(entry: Any, turns: list[int], lineages: list[tuple[str, ...]]) -> MemoryItem:
+    row = _int(entry[0], 0, len(turns), "row")
+    start = _int(entry[3], 0, 1 << 31, "start")
+    return MemoryItem(
+        row,
+        _int(entry[1], 0, turns[row], "turn"),
+        _int(entry[2], 0, 1 << 16, "result"),
+        start,
+        _int(entry[4], start + 1, start + 2001, "end"),
+        str(entry[5])[:200],
+        lineages[entry[6]],
+    )

@@ -1,0 +1,146 @@
+"""What a report tells, read from a run's folder and store. Whatever is not there yet is left out, never guessed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from curateevo.api.errors import ContractBroken, CurateEvoError
+from curateevo.api.evolution import CurationEvolution, PolicyVersion, Stage
+from curateevo.api.stage import DecisionRecord, EvaluateSummary, Manifest, SplitScore, StoreRef
+from curateevo.evolution.names import attempt_prefix, decision_key
+from curateevo.evolver.patch import unified_diff
+from curateevo.local.objects import RunFolder
+from curateevo.store.artifacts import read_manifest
+from curateevo.store.connect import connect
+from curateevo.store.protocol import Store
+
+JsonObject = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class VersionStory:
+    """One version: what was tried and why, what it made, what it was measured at, what became of it."""
+
+    version: PolicyVersion
+    decision: DecisionRecord | None
+    proposal: JsonObject | None
+    """method, hypothesis, expected, edits."""
+    diagnosis: JsonObject | None
+    """Of the parent's failures, which this version was to mend."""
+    source: str
+    diff: str
+    """Against the parent; empty for version 0."""
+    profile: JsonObject | None
+    """Of what the policy kept."""
+    scores: dict[str, SplitScore]
+    """Mean over training seeds, by split (diag, sel)."""
+    manifests: dict[Stage, Manifest]
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    evolution: CurationEvolution
+    versions: list[VersionStory]
+    corpus_profile: JsonObject | None
+    ingest: Manifest | None
+    floors: list[tuple[str, str, SplitScore]] = field(default_factory=list)
+    """(subject, split, score)."""
+    sealed: list[tuple[str, SplitScore]] = field(default_factory=list)
+    """First and last champion, and floors, on the sealed test."""
+
+
+def read_story(folder: RunFolder) -> Story:
+    """Everything that a run has so far. Raises ContractBroken when the folder is no run."""
+    evolution = folder.evolution()
+    store = connect(StoreRef(uri=evolution.spec.storage.uri, endpoint=evolution.spec.storage.endpoint))
+    uid = evolution.metadata.uid or ""
+    ingest = _manifest(store, uid, Stage.INGEST, None, evolution.status.stages)
+    floors_of = _scores(_manifest(store, uid, Stage.FLOORS, None, evolution.status.stages))
+    sealed_of = _scores(_manifest(store, uid, Stage.SEAL, None, evolution.status.stages))
+    versions = folder.versions()
+    stories = [_version(store, uid, v, versions) for _, v in sorted(versions.items())]
+    floors = [(name, split, s) for name, splits in floors_of.items() for split, s in splits.items()]
+    sealed = [(name, s) for name, split, s in floors if split == "test"] if sealed_of else []
+    sealed += [(name, splits["test"]) for name, splits in sealed_of.items() if "test" in splits]
+    profile = _json(store, ingest, "profile.json")
+    return Story(evolution, stories, profile, ingest, floors, sealed)
+
+
+def _version(store: Store, uid: str, version: PolicyVersion, versions: dict[int, PolicyVersion]) -> VersionStory:
+    number = version.spec.number
+    manifests = {
+        stage: m
+        for stage in (Stage.CURATE, Stage.TRAIN, Stage.EVALUATE)
+        if (m := _manifest(store, uid, stage, number, version.status.stages)) is not None
+    }
+    proposed = _proposal(store, version)
+    raw = store.get(decision_key(uid, number))
+    source = _text(store, version.spec.policy_key)
+    parent = versions.get(version.spec.parent) if version.spec.parent is not None else None
+    before = _text(store, parent.spec.policy_key) if parent else ""
+    return VersionStory(
+        version=version,
+        decision=DecisionRecord.model_validate_json(raw) if raw else None,
+        proposal=_json(store, proposed, "proposal.json"),
+        diagnosis=_json(store, proposed, "diagnosis.json"),
+        source=source,
+        diff=unified_diff(before, source, f"v{version.spec.parent}", f"v{number}") if parent else "",
+        profile=_json(store, manifests.get(Stage.CURATE), "profile.json"),
+        scores=_mean_scores(_scores(manifests.get(Stage.EVALUATE))),
+        manifests=manifests,
+    )
+
+
+def _mean_scores(by_subject: dict[str, dict[str, SplitScore]]) -> dict[str, SplitScore]:
+    out: dict[str, SplitScore] = {}
+    for split in ("diag", "sel"):
+        found = [splits[split] for splits in by_subject.values() if split in splits]
+        if found:
+            families = {f: sum(s.families.get(f, 0.0) for s in found) / len(found) for f in found[0].families}
+            p = sum(s.p for s in found) / len(found)
+            total = found[0].tasks
+            out[split] = SplitScore(p=p, tasks=total, errors=sum(s.errors for s in found), tokens=sum(s.tokens for s in found), families=families)
+    return out
+
+
+def _manifest(store: Store, uid: str, stage: Stage, version: int | None, stages: dict[str, Any]) -> Manifest | None:
+    status = stages.get(stage.value)
+    for attempt in range(1, (status.attempt if status else 0) + 1):
+        try:
+            if (found := read_manifest(store, attempt_prefix(uid, stage, version, attempt))) is not None:
+                return found
+        except ContractBroken:
+            continue
+    return None
+
+
+def _proposal(store: Store, version: PolicyVersion) -> Manifest | None:
+    if version.spec.number == 0:
+        return None
+    try:
+        return read_manifest(store, version.spec.policy_key.rpartition("/")[0])
+    except ContractBroken:
+        return None
+
+
+def _scores(manifest: Manifest | None) -> dict[str, dict[str, SplitScore]]:
+    if manifest is None or not isinstance(manifest.summary, EvaluateSummary):
+        return {}
+    return manifest.summary.scores
+
+
+def _json(store: Store, manifest: Manifest | None, path: str) -> JsonObject | None:
+    if manifest is None or not manifest.has(path):
+        return None
+    try:
+        value = json.loads(store.read(manifest.file(path).ref))
+    except (CurateEvoError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _text(store: Store, key: str) -> str:
+    raw = store.get(key)
+    return raw.decode("utf-8", "replace") if raw else ""

@@ -1,0 +1,216 @@
+"""S3 as the store, by conditional writes: `If-None-Match: *` creates once, `If-Match` swaps."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import boto3
+from boto3.s3.transfer import TransferConfig
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+
+from curateevo.api.errors import ArtifactCorrupt, Conflict, Denied, StoreUnavailable
+from curateevo.api.stage import FileRef
+from curateevo.store.local import PARTIAL, sha256_of
+from curateevo.store.protocol import Tagged
+
+MULTIPART_BYTES = 64 << 20
+SINGLE_PUT_BYTES = 1 << 30
+MISSING = {"NoSuchKey", "404", "NotFound"}
+LOST = {"PreconditionFailed", "412", "ConditionalRequestConflict", "409"}
+DENIED = {"AccessDenied", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "NoSuchBucket",
+          "QuotaExceeded", "XMinioStorageFull"}  # fmt: skip
+DIGEST = "curateevo-sha256"
+
+
+class S3Store:
+    """Objects below `s3://bucket/prefix`. Credentials come from boto3's own chain."""
+
+    def __init__(self, bucket: str, prefix: str, endpoint: str | None = None) -> None:
+        self.bucket = bucket
+        self.prefix = f"{prefix}/" if prefix else ""
+        self.endpoint = endpoint
+        config = Config(
+            retries={"mode": "standard", "max_attempts": 4},
+            connect_timeout=5,
+            read_timeout=60,
+            s3={"addressing_style": "path" if endpoint else "auto"},
+        )
+        self.client: Any = boto3.client("s3", endpoint_url=endpoint, config=config)
+
+    def put(self, key: str, source: bytes | Path) -> FileRef:
+        digest = hashlib.sha256(source).hexdigest() if isinstance(source, bytes) else sha256_of(source)
+        size = len(source) if isinstance(source, bytes) else source.stat().st_size
+        ref = FileRef(key=key, digest=f"sha256:{digest}", size_bytes=size)
+        if not self._create(key, source, size, digest) and not self._holds(ref):
+            raise Conflict(f"{key}: the store holds other bytes under this key", "objects are immutable")
+        return ref
+
+    def get(self, key: str) -> bytes | None:
+        tagged = self.read_tagged(key)
+        return tagged.data if tagged else None
+
+    def read(self, ref: FileRef) -> bytes:
+        data = self.get(ref.key)
+        if data is None:
+            raise ArtifactCorrupt(f"{ref.key}: missing from the store")
+        if len(data) != ref.size_bytes or f"sha256:{hashlib.sha256(data).hexdigest()}" != ref.digest:
+            raise ArtifactCorrupt(f"{ref.key}: size or digest is not what its manifest says")
+        return data
+
+    def fetch(self, ref: FileRef, target: Path) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(PARTIAL + target.name)
+        with self._translated(ref.key):
+            try:
+                self.client.download_file(self.bucket, self.prefix + ref.key, str(partial))
+            except ClientError as error:
+                if _code(error) in MISSING:
+                    raise ArtifactCorrupt(f"{ref.key}: missing from the store") from error
+                raise
+        if partial.stat().st_size != ref.size_bytes or f"sha256:{sha256_of(partial)}" != ref.digest:
+            partial.unlink()
+            raise ArtifactCorrupt(f"{ref.key}: size or digest is not what its manifest says")
+        partial.rename(target)
+
+    def put_once(self, key: str, data: bytes) -> bool:
+        return self._create(key, data, len(data), hashlib.sha256(data).hexdigest())
+
+    def read_tagged(self, key: str) -> Tagged | None:
+        with self._translated(key):
+            try:
+                answer = self.client.get_object(Bucket=self.bucket, Key=self.prefix + key)
+            except ClientError as error:
+                if _code(error) in MISSING:
+                    return None
+                raise
+            return Tagged(answer["Body"].read(), answer["ETag"])
+
+    def swap(self, key: str, data: bytes, tag: str | None) -> str:
+        condition = {"IfNoneMatch": "*"} if tag is None else {"IfMatch": tag}
+        with self._translated(key):
+            try:
+                answer = self.client.put_object(Bucket=self.bucket, Key=self.prefix + key, Body=data, **condition)
+            except ClientError as error:
+                if _code(error) in LOST | MISSING:
+                    raise Conflict(f"{key}: moved by another writer", "read it again and decide anew") from error
+                raise
+        return str(answer["ETag"])
+
+    def keys(self, prefix: str) -> Iterator[str]:
+        with self._translated(prefix):
+            pages = self.client.get_paginator("list_objects_v2")
+            for page in pages.paginate(Bucket=self.bucket, Prefix=self.prefix + prefix):
+                for item in page.get("Contents", ()):
+                    if not item["Key"].endswith("/"):
+                        yield item["Key"].removeprefix(self.prefix)
+
+    def delete(self, prefix: str) -> int:
+        doomed = list(self.keys(prefix))
+        with self._translated(prefix):
+            for start in range(0, len(doomed), 1000):
+                batch = [{"Key": self.prefix + key} for key in doomed[start : start + 1000]]
+                self.client.delete_objects(Bucket=self.bucket, Delete={"Objects": batch, "Quiet": True})
+        return len(doomed)
+
+    def check(self) -> None:
+        key = f"probe-{uuid.uuid4().hex}"
+        try:
+            first, second = self.put_once(key, b"1"), self.put_once(key, b"2")
+            stale = False
+            if first and not second:
+                self.swap(key, b"3", self.read_tagged(key).tag)  # type: ignore[union-attr]
+                try:
+                    self.swap(key, b"4", '"00000000000000000000000000000000"')
+                except Conflict:
+                    stale = True
+        finally:
+            with self._translated(key):
+                self.client.delete_object(Bucket=self.bucket, Key=self.prefix + key)
+        if not (first and not second and stale):
+            raise Denied(
+                f"s3://{self.bucket}: the server does not honour conditional writes (If-None-Match, If-Match)",
+                "two runs could both move the champion: use a server that does, e.g. AWS S3 or versitygw",
+            )
+
+    def _create(self, key: str, source: bytes | Path, size: int, digest: str) -> bool:
+        target = {"Bucket": self.bucket, "Key": self.prefix + key}
+        extra = {"IfNoneMatch": "*", "Metadata": {DIGEST: digest}}
+        with self._translated(key):
+            try:
+                if isinstance(source, bytes):
+                    self.client.put_object(**target, Body=source, **extra)
+                elif size < SINGLE_PUT_BYTES:
+                    with source.open("rb") as stream:
+                        self.client.put_object(**target, Body=stream, **extra)
+                else:
+                    if self._head(key) is not None:
+                        return False
+                    parts = TransferConfig(multipart_threshold=MULTIPART_BYTES, multipart_chunksize=MULTIPART_BYTES)
+                    metadata = {"Metadata": extra["Metadata"]}
+                    self.client.upload_file(str(source), self.bucket, target["Key"], ExtraArgs=metadata, Config=parts)
+            except ClientError as error:
+                if _code(error) in LOST:
+                    return False
+                raise
+        return True
+
+    def _head(self, key: str) -> dict[str, Any] | None:
+        try:
+            head: dict[str, Any] = self.client.head_object(Bucket=self.bucket, Key=self.prefix + key)
+        except ClientError as error:
+            if _code(error) in MISSING:
+                return None
+            raise
+        return head
+
+    def _holds(self, ref: FileRef) -> bool:
+        with self._translated(ref.key):
+            head = self._head(ref.key)
+        if head is None:
+            return False
+        said = head.get("Metadata", {}).get(DIGEST)
+        if said is not None:
+            return f"sha256:{said}" == ref.digest
+        data = self.get(ref.key)
+        return data is not None and f"sha256:{hashlib.sha256(data).hexdigest()}" == ref.digest
+
+    @contextmanager
+    def _translated(self, what: str) -> Iterator[None]:
+        """Turn botocore's errors into ours, once."""
+        try:
+            yield
+        except NoCredentialsError as error:
+            raise Denied(f"{what}: no S3 credentials", "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY") from error
+        except ClientError as error:
+            if _code(error) in DENIED:
+                raise Denied(f"s3://{self.bucket}: {_code(error)} on {what}", "check keys, bucket and quota") from error
+            raise StoreUnavailable(f"s3://{self.bucket}: {_code(error)} on {what}") from error
+        except (BotoCoreError, OSError) as error:
+            raise StoreUnavailable(f"s3://{self.bucket}: {error}") from error
+
+
+def _code(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def fetch_objects(uri: str, endpoint: str | None, folder: Path) -> list[Path]:
+    """Download the objects that match `s3://bucket/pattern` (`*` within a name) below `folder`, sorted by key."""
+    bucket, _, pattern = uri.removeprefix("s3://").partition("/")
+    store = S3Store(bucket, "", endpoint)
+    fixed = pattern.split("*", 1)[0]
+    wanted = [k for k in store.keys(fixed) if fnmatchcase(k, pattern if "*" in pattern else f"{pattern}*")]
+    out = []
+    for key in sorted(wanted):
+        target = folder / key
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with store._translated(key):
+            store.client.download_file(bucket, key, str(target))
+        out.append(target)
+    return out

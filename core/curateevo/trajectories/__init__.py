@@ -1,0 +1,1 @@
+"""Trajectories seen as turns: the model, readers, features, profile, splits."""

@@ -1,0 +1,228 @@
+"""Columnar features, computed once at ingest. Policies select on them and touch no text."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from enum import IntFlag
+from typing import Any
+
+import polars as pl
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+from rensa import RMinHash
+
+from curateevo.trajectories.model import Call, JsonObject, Trajectory, Turn, parameters, tool_name
+
+MINHASH_PERMUTATIONS = 64
+MINHASH_SEED = 17
+CHARS_PER_TOKEN = 4
+WORD = re.compile(r"[^\W_]+")
+ERROR = re.compile(r"^\W*(error|exception|traceback|failed|failure|invalid|not found|none\b|denied)|\"error\"\s*:", re.IGNORECASE)
+MALFORMED = re.compile(r"<tool_call>|<function_call>|\"arguments\"\s*:")
+MIN_GROUNDED_CHARS = 2
+
+
+class TurnFlag(IntFlag):
+    """What is known of one turn without a model."""
+
+    CALL = 1
+    """It calls a tool."""
+    ERROR = 2
+    """A result of it reads like an error."""
+    REPEAT = 4
+    """The same calls as the turn before."""
+    MALFORMED = 8
+    """Text that was meant to be a call."""
+    BAD_SCHEMA = 16
+    """Unknown tool, arguments that are no object, or that do not fit the tool's schema."""
+    UNGROUNDED = 32
+    """An argument value that stands in no earlier text."""
+    UNUSED = 64
+    """No later call uses anything of its results, and it is not the last call."""
+    FINAL = 128
+    """The last turn, without a call: the answer."""
+
+
+def words(text: str) -> list[str]:
+    """Lower-case words and numbers."""
+    return [w.lower() for w in WORD.findall(text)]
+
+
+def reads_like_error(text: str) -> bool:
+    return ERROR.search(text[:400]) is not None
+
+
+def values(arguments: JsonObject | None) -> list[str]:
+    """The scalar values of arguments as text, nested ones included."""
+    out: list[str] = []
+    stack: list[Any] = [arguments]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, dict):
+            stack.extend(reversed(list(value.values())))
+        elif isinstance(value, list):
+            stack.extend(reversed(value))
+        elif value is not None and not isinstance(value, bool):
+            out.append(str(value))
+    return out
+
+
+class SchemaCheck:
+    """Whether a call fits its tool's schema; compiled validators are kept by tool list."""
+
+    def __init__(self) -> None:
+        self._validators: dict[str, dict[str, Draft202012Validator | None]] = {}
+
+    def fits(self, call: Call, tools: tuple[JsonObject, ...], tools_key: str) -> bool:
+        """True when the tool exists and the arguments fit. An empty tool list knows nothing and accepts all objects."""
+        arguments = call.parsed()
+        if arguments is None:
+            return False
+        if not tools:
+            return True
+        if tools_key not in self._validators:
+            self._validators[tools_key] = {tool_name(t): _validator(t) for t in tools}
+        known = self._validators[tools_key]
+        if call.name not in known:
+            return False
+        validator = known[call.name]
+        return validator is None or validator.is_valid(arguments)
+
+
+def _validator(tool: JsonObject) -> Draft202012Validator | None:
+    schema = parameters(tool)
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError:
+        return None
+    return Draft202012Validator(schema)
+
+
+def turn_flags(trajectory: Trajectory, schemas: SchemaCheck, tools_key: str) -> list[int]:
+    """One `TurnFlag` set per turn."""
+    seen = set(words(" ".join([trajectory.system or "", *trajectory.head])))
+    flags: list[int] = []
+    previous: list[tuple[str, str]] = []
+    for turn in trajectory.turns:
+        seen.update(words(" ".join(turn.users)))
+        flag = TurnFlag(0)
+        calls = [(c.name, c.arguments) for c in turn.calls]
+        if calls:
+            flag |= TurnFlag.CALL
+            if calls == previous:
+                flag |= TurnFlag.REPEAT
+            if any(reads_like_error(r) for r in turn.results):
+                flag |= TurnFlag.ERROR
+            if not all(schemas.fits(c, trajectory.tools, tools_key) for c in turn.calls):
+                flag |= TurnFlag.BAD_SCHEMA
+            if any(not _grounded(v, seen) for c in turn.calls for v in values(c.parsed())):
+                flag |= TurnFlag.UNGROUNDED
+        elif MALFORMED.search(turn.content):
+            flag |= TurnFlag.MALFORMED
+        previous = calls
+        seen.update(words(" ".join(turn.results)))
+        flags.append(int(flag))
+    _mark_unused(trajectory.turns, flags)
+    if flags and not trajectory.turns[-1].calls:
+        flags[-1] |= TurnFlag.FINAL
+    return flags
+
+
+def _grounded(value: str, seen: set[str]) -> bool:
+    found = words(value)
+    return len(value) < MIN_GROUNDED_CHARS or not found or any(w in seen for w in found)
+
+
+def _mark_unused(turns: tuple[Turn, ...], flags: list[int]) -> None:
+    """Mark calls whose successful result nothing later uses; errors may be what a later call reacts to."""
+    calling = [i for i, turn in enumerate(turns) if turn.calls]
+    later: set[str] = set()
+    for position, index in reversed(list(enumerate(calling))):
+        turn = turns[index]
+        fresh = set(words(" ".join(turn.results)))
+        last = position == len(calling) - 1
+        if not last and not flags[index] & TurnFlag.ERROR and not fresh & later:
+            flags[index] |= TurnFlag.UNUSED
+        later.update(w for c in turn.calls for v in values(c.parsed()) for w in words(v))
+
+
+def call_signature(turns: Iterable[Turn]) -> str:
+    """The sequence of tool names, repeats folded: what kind of work this was."""
+    names: list[str] = []
+    for turn in turns:
+        for call in turn.calls:
+            if not names or names[-1] != call.name:
+                names.append(call.name)
+    return ">".join(names)
+
+
+def _content_hash(trajectory: Trajectory) -> str:
+    plain = [
+        [t.users, t.content.strip(), [(c.name, c.arguments) for c in t.calls], t.results] for t in trajectory.turns
+    ]
+    return hashlib.sha256(json.dumps([trajectory.head, plain]).encode()).hexdigest()[:16]
+
+
+def _minhash(trajectory: Trajectory) -> list[int]:
+    """MinHash of the normalised call sequence and the words around it."""
+    tokens = [f"w:{w}" for text in trajectory.head for w in words(text)]
+    for turn in trajectory.turns:
+        tokens += [f"c:{c.name}:{v}" for c in turn.calls for v in values(c.parsed())] or [f"a:{w}" for w in words(turn.content)]
+        tokens += [f"n:{c.name}" for c in turn.calls]
+    sketch = RMinHash(MINHASH_PERMUTATIONS, MINHASH_SEED)
+    sketch.update(tokens or [""])
+    return list(sketch.digest())
+
+
+def features_of(trajectories: Iterable[Trajectory]) -> pl.DataFrame:
+    """One row per trajectory, in order. Columns are documented in docs/policies.md."""
+    schemas = SchemaCheck()
+    rows = []
+    for trajectory in trajectories:
+        tools_key = json.dumps(trajectory.tools)
+        flags = turn_flags(trajectory, schemas, tools_key)
+        text_chars = sum(len(t.content) + sum(map(len, t.results)) + sum(map(len, t.users)) for t in trajectory.turns)
+        rows.append(
+            {
+                "id": trajectory.id,
+                "source": trajectory.source.split(":")[0],
+                "task_id": trajectory.task.id,
+                "family": trajectory.task.tags[0] if trajectory.task.tags else call_signature(trajectory.turns) or "no-call",
+                "signature": call_signature(trajectory.turns),
+                "env": trajectory.task.env,
+                "success": trajectory.outcome.success,
+                "reward": trajectory.outcome.reward,
+                "turns": len(trajectory.turns),
+                "calls": sum(len(t.calls) for t in trajectory.turns),
+                "tools": sorted({c.name for t in trajectory.turns for c in t.calls}),
+                "tokens": (text_chars + sum(map(len, trajectory.head))) // CHARS_PER_TOKEN,
+                "turn_flags": flags,
+                "content_hash": _content_hash(trajectory),
+                "minhash": _minhash(trajectory),
+            }
+        )
+    return pl.DataFrame(rows, schema=FEATURES)
+
+
+FEATURES = pl.Schema(
+    {
+        "id": pl.String(),
+        "source": pl.String(),
+        "task_id": pl.String(),
+        "family": pl.String(),
+        "signature": pl.String(),
+        "env": pl.String(),
+        "success": pl.Boolean(),
+        "reward": pl.Float64(),
+        "turns": pl.Int32(),
+        "calls": pl.Int32(),
+        "tools": pl.List(pl.String()),
+        "tokens": pl.Int64(),
+        "turn_flags": pl.List(pl.UInt16()),
+        "content_hash": pl.String(),
+        "minhash": pl.List(pl.UInt32()),
+    }
+)

@@ -1,0 +1,111 @@
+"""A file as numbered JSON documents. A broken one is named with its line and never ends the file."""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+MAX_LINE_BYTES = 64 << 20
+MAX_ARRAY_BYTES = 2 << 30
+PEEK_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One JSON value at a line of a file, or why there is none."""
+
+    line: int
+    value: Any = None
+    problem: str | None = None
+
+
+def documents(path: Path) -> Iterator[Document]:
+    """The JSON documents of `path`: the items of one array, one object, or one object a line (JSONL)."""
+    with path.open("rb") as stream:
+        start = stream.read(PEEK_BYTES).lstrip(b"\xef\xbb\xbf \t\r\n")
+        stream.seek(0)
+        if start.startswith(b"[") or (start.startswith(b"{") and _is_one_object(path, stream)):
+            stream.seek(0)
+            yield from _array_items(stream)
+        else:
+            stream.seek(0)
+            yield from _lines(stream)
+
+
+def _is_one_object(path: Path, stream: BinaryIO) -> bool:
+    """A pretty-printed object: its first line is not JSON by itself."""
+    if path.suffix == ".jsonl":
+        return False
+    line = stream.readline(MAX_LINE_BYTES)
+    try:
+        json.loads(line)
+    except ValueError:
+        return path.suffix == ".json" and line.strip() == b"{"
+    return False
+
+
+def _lines(stream: BinaryIO) -> Iterator[Document]:
+    number = 0
+    while raw := stream.readline(MAX_LINE_BYTES + 1):
+        number += 1
+        if len(raw) > MAX_LINE_BYTES and not raw.endswith(b"\n"):
+            _skip_line(stream)
+            yield Document(number, problem=f"line is longer than {MAX_LINE_BYTES >> 20} MiB")
+        elif raw.strip():
+            yield _parse(raw, number)
+
+
+def _skip_line(stream: BinaryIO) -> None:
+    while chunk := stream.readline(MAX_LINE_BYTES):
+        if chunk.endswith(b"\n"):
+            return
+
+
+def _parse(raw: bytes, line: int) -> Document:
+    try:
+        return Document(line, json.loads(raw.removeprefix(codecs.BOM_UTF8).decode("utf-8")))
+    except UnicodeDecodeError as error:
+        return Document(line, problem=f"not UTF-8 at byte {error.start} of the line")
+    except RecursionError:
+        return Document(line, problem="nested too deeply")
+    except ValueError as error:
+        return Document(line, problem=f"not JSON: {error}")
+
+
+def _array_items(stream: BinaryIO) -> Iterator[Document]:
+    """Items of a top-level array (or one object), decoded one by one: a truncated file keeps its whole items."""
+    raw = stream.read(MAX_ARRAY_BYTES + 1)
+    if len(raw) > MAX_ARRAY_BYTES:
+        yield Document(1, problem=f"a JSON array of more than {MAX_ARRAY_BYTES >> 30} GiB: write it as JSONL")
+        return
+    try:
+        text = raw.removeprefix(codecs.BOM_UTF8).decode("utf-8")
+    except UnicodeDecodeError as error:
+        yield Document(raw[: error.start].count(b"\n") + 1, problem=f"not UTF-8 at byte {error.start}")
+        return
+    decoder, position, line = json.JSONDecoder(), _skip_space(text, 0), 1
+    is_array = text.startswith("[", position)
+    position += is_array
+    while (position := _skip_space(text, position)) < len(text):
+        if text[position] in ",]":
+            position += 1
+            continue
+        line = text.count("\n", 0, position) + 1
+        try:
+            value, position = decoder.raw_decode(text, position)
+        except (ValueError, RecursionError) as error:
+            yield Document(line, problem=f"not JSON from here on: {error}")
+            return
+        yield Document(line, value)
+    if is_array and not text.rstrip().endswith("]"):
+        yield Document(text.count("\n") + 1, problem="the array is not closed: the file is cut off")
+
+
+def _skip_space(text: str, position: int) -> int:
+    while position < len(text) and text[position] in " \t\r\n":
+        position += 1
+    return position

@@ -1,0 +1,76 @@
+"""OpenAI chats with tools: `{"messages": [...], "tools": [...]}`, and beside them, where known, `id`, `task`, `outcome`.
+
+`task` holds `id`, `prompt`, `env`, `state`, `tags`; `outcome` holds `success` and `reward`. Read by agentpile.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from curateevo.trajectories.formats.atif_steps import conversation, read_record, unique_call_ids
+from curateevo.trajectories.model import JsonObject, RowInvalid, RunOutcome, TaskRef, Trajectory, tool_name
+
+KNOWN = {"id", "source", "messages", "tools", "task", "outcome", "success", "reward"}
+
+
+def parse_openai(row: Any, source: str) -> Trajectory:
+    """One row to a trajectory. `source` names file and line. Raises RowInvalid."""
+    if not isinstance(row, dict) or not isinstance(row.get("messages"), list):
+        raise RowInvalid("expected an object with a list `messages`")
+    if not all(isinstance(m, dict) and isinstance(m.get("role"), str) for m in row["messages"]):
+        raise RowInvalid("every message must be an object with a role")
+    record = read_record({"messages": unique_call_ids(row["messages"])}, "openai-messages")
+    parts = conversation(record.steps)
+    return Trajectory(
+        id=str(row.get("id") or source),
+        source=str(row.get("source") or source),
+        task=parse_task(row.get("task"), parts.head, str(row.get("id") or source)),
+        tools=parse_tools(row.get("tools")),
+        system=parts.system,
+        head=parts.head,
+        turns=parts.turns,
+        tail=parts.tail,
+        outcome=parse_outcome(row),
+        labels={key: value for key, value in row.items() if key not in KNOWN},
+    )
+
+
+def parse_task(raw: Any, head: tuple[str, ...], fallback: str) -> TaskRef:
+    """The task of a row; without one, the row is a task of its own with its opening as the prompt."""
+    prompt = "\n".join(head)
+    if raw is None:
+        return TaskRef(id=fallback, prompt=prompt)
+    if not isinstance(raw, dict):
+        raise RowInvalid("`task` must be an object")
+    state = raw.get("state")
+    tags = raw.get("tags") or ()
+    if state is not None and not isinstance(state, str):
+        raise RowInvalid("`task.state` must be JSON text")
+    if not isinstance(tags, list | tuple):
+        raise RowInvalid("`task.tags` must be a list")
+    return TaskRef(
+        id=str(raw.get("id") or fallback),
+        prompt=str(raw.get("prompt") or prompt),
+        env=raw.get("env"),
+        state=state,
+        tags=tuple(str(tag) for tag in tags),
+    )
+
+
+def parse_tools(raw: Any) -> tuple[JsonObject, ...]:
+    if raw is None:
+        return ()
+    if not isinstance(raw, list) or not all(isinstance(t, dict) and tool_name(t) for t in raw):
+        raise RowInvalid("`tools` must be a list of OpenAI tool schemas with names")
+    return tuple(sorted(raw, key=tool_name))
+
+
+def parse_outcome(row: JsonObject) -> RunOutcome:
+    raw = row.get("outcome")
+    raw = raw if isinstance(raw, dict) else row
+    success, reward = raw.get("success"), raw.get("reward")
+    if success is not None and not isinstance(success, bool):
+        raise RowInvalid("`success` must be true, false or null")
+    if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float)):
+        raise RowInvalid("`reward` must be a number or null")
+    return RunOutcome(success, None if reward is None else float(reward))

@@ -1,0 +1,164 @@
+"""The tool-calling loop, as a state machine that knows no engine.
+
+An episode is ASKING until it is FINISHED (it can be scored) or FAILED (it can't be measured). `advance` makes
+one step with one answer; `play` drives many episodes, together or in threads.
+
+What ends an episode: an answer without a call; a call that can't be read (check `malformed_call`); a
+conversation that no longer fits the context (`context_full`); the last turn (`out_of_turns`); an error.
+An unknown tool or wrong arguments end nothing: the environment answers with an error text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from hashlib import sha256
+
+from curateevo_jobs.agents.chat import (
+    Answer,
+    AnswerError,
+    Call,
+    ChatModel,
+    Conversation,
+    Generation,
+    JsonObject,
+)
+from curateevo_jobs.benchmarks.base import Environment, Score
+
+
+class State(Enum):
+    ASKING = auto()
+    FINISHED = auto()
+    FAILED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The limits of an episode."""
+
+    generation: Generation
+    max_turns: int
+    """Answers of the model, at most. The calls of the last one are still run."""
+
+
+@dataclass(slots=True)
+class Episode:
+    """One run of one task. `messages` grows; everything else says how far it came."""
+
+    seed: int
+    messages: list[JsonObject]
+    tools: Sequence[JsonObject]
+    environment: Environment
+    state: State = State.ASKING
+    turns: int = 0
+    tokens: int = 0
+    final_text: str = ""
+    checks: dict[str, bool] = field(default_factory=dict)
+    error: AnswerError | None = None
+
+    @property
+    def conversation(self) -> Conversation:
+        return Conversation(self.messages, self.tools)
+
+    @property
+    def turn_seed(self) -> int:
+        """The seed of the next answer."""
+        return seed_of(self.seed, self.turns)
+
+    def score(self) -> Score:
+        """The environment's score, with the loop's own checks. Only for a finished episode."""
+        score = self.environment.score(self.final_text)
+        return Score(score.success, score.reward, {**score.checks, **self.checks})
+
+
+def seed_of(*parts: int | str) -> int:
+    """A seed of 31 bits that depends on all parts and on nothing else."""
+    return int.from_bytes(sha256("|".join(map(str, parts)).encode()).digest()[:4]) >> 1
+
+
+def advance(episode: Episode, answer: Answer, max_turns: int) -> None:
+    """One step: write the answer down, run its calls, move on."""
+    if answer.error is not None:
+        episode.error = answer.error
+        episode.state = State.FAILED
+        return
+    episode.tokens += answer.tokens
+    if answer.context_full:
+        _finish(episode, "", "context_full")
+        return
+    episode.turns += 1
+    unreadable = answer.malformed or any(call.arguments is None for call in answer.calls)
+    if unreadable or not answer.calls:
+        text = answer.content or "\n".join(f"{call.name} {call.raw}" for call in answer.calls)
+        episode.messages.append({"role": "assistant", "content": text})
+        _finish(episode, text, "malformed_call" if unreadable else "")
+        return
+    _run_calls(episode, answer)
+    if episode.turns >= max_turns:
+        _finish(episode, "", "out_of_turns")
+
+
+def _run_calls(episode: Episode, answer: Answer) -> None:
+    ids = [f"call_{episode.turns}_{n}" for n in range(len(answer.calls))]
+    calls = [render_call(i, call) for i, call in zip(ids, answer.calls, strict=True)]
+    episode.messages.append({"role": "assistant", "content": answer.content, "tool_calls": calls})
+    for call_id, call in zip(ids, answer.calls, strict=True):
+        result = episode.environment.call(call.name, call.arguments or {})
+        message = {"role": "tool", "tool_call_id": call_id, "name": call.name, "content": result}
+        episode.messages.append(message)
+
+
+def render_call(call_id: str, call: Call) -> JsonObject:
+    """A call as it stands in an assistant message."""
+    return {"id": call_id, "type": "function", "function": {"name": call.name, "arguments": call.raw}}
+
+
+def _finish(episode: Episode, text: str, check: str) -> None:
+    episode.final_text = text
+    episode.state = State.FINISHED
+    if check:
+        episode.checks[check] = True
+
+
+def play(
+    model: ChatModel, episodes: Sequence[Episode], rules: Rules, ended: Callable[[int], None] = lambda n: None
+) -> None:
+    """Play all episodes to their end. `ended` is called with the number of episodes that are over."""
+    if model.concurrency == 0:
+        _play_together(model, episodes, rules, ended)
+    else:
+        _play_apart(model, episodes, rules, ended)
+
+
+def _play_together(
+    model: ChatModel, episodes: Sequence[Episode], rules: Rules, ended: Callable[[int], None]
+) -> None:
+    """In lock-step: turn n of all episodes that are still asking is one batch."""
+    live = _asking(episodes)
+    while live:
+        answers = model.answer([e.conversation for e in live], rules.generation, [e.turn_seed for e in live])
+        for episode, answer in zip(live, answers, strict=True):
+            advance(episode, answer, rules.max_turns)
+        live = _asking(live)
+        ended(len(episodes) - len(live))
+
+
+def _play_apart(
+    model: ChatModel, episodes: Sequence[Episode], rules: Rules, ended: Callable[[int], None]
+) -> None:
+    """Each episode in a thread of a pool."""
+
+    def play_one(episode: Episode) -> None:
+        while episode.state is State.ASKING:
+            [answer] = model.answer([episode.conversation], rules.generation, [episode.turn_seed])
+            advance(episode, answer, rules.max_turns)
+
+    with ThreadPoolExecutor(model.concurrency) as pool:
+        for n, _ in enumerate(pool.map(play_one, episodes), start=1):
+            ended(n)
+
+
+def _asking(episodes: Iterable[Episode]) -> list[Episode]:
+    return [e for e in episodes if e.state is State.ASKING]

@@ -1,0 +1,178 @@
+"""A vLLM server for one model folder: started, checked that it serves these very weights, and always stopped.
+
+The server has a process group of its own and dies with this process (PR_SET_PDEATHSIG), also on SIGKILL.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import file_digest, sha256
+from pathlib import Path
+
+from curateevo.api.errors import ContractBroken, Transient
+
+from curateevo_jobs.agents.hardware import count_gpus
+
+PR_SET_PDEATHSIG = 1
+STOP_SECONDS = 20.0
+"""How long the group may take to end after SIGTERM, before SIGKILL."""
+LOG_LINES = 15
+"""Last lines of the server's log that an error shows."""
+CPU_ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+}
+OFFLINE_ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1"}
+CPU_ARGUMENTS = ("--enforce-eager", "--max-num-seqs", "16")
+"""Eager: otherwise torch compiles with g++, which slim images lack."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that is ready."""
+
+    base_url: str
+    model: str
+    """The served name: it is derived from the model's files."""
+    process_group: int
+
+
+def digest_model(folder: Path) -> str:
+    """sha256 hex over the paths and contents of a folder's files."""
+    total = sha256()
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        with path.open("rb") as file:
+            digest = file_digest(file, "sha256").hexdigest()
+        total.update(f"{path.relative_to(folder).as_posix()}\n{digest}\n".encode())
+    return total.hexdigest()
+
+
+@contextmanager
+def serve(
+    folder: Path, *, arguments: Sequence[str], chat_template: str | None, start_seconds: float, scratch: Path
+) -> Iterator[Server]:
+    """Serve the model in `folder` while the context lasts.
+
+    Raises Transient when the server ends or is not ready within `start_seconds`, with its last log lines, and
+    ContractBroken when it serves another model.
+    """
+    name = f"sha256-{digest_model(folder)[:32]}"
+    scratch.mkdir(parents=True, exist_ok=True)
+    if chat_template is not None:
+        template = scratch / f"{name}.jinja"
+        template.write_text(chat_template)
+        arguments = ["--chat-template", str(template), *arguments]
+    port = _free_port()
+    log = scratch / f"vllm-{name[7:15]}-{port}.log"
+    command = _command(folder, name, port, arguments)
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=_environment(),
+            start_new_session=True,
+            preexec_fn=_die_with_parent,
+        )
+    try:
+        base_url = f"http://127.0.0.1:{port}/v1"
+        _await_ready(process, base_url, name, log, start_seconds)
+        yield Server(base_url, name, process.pid)
+    finally:
+        _stop(process)
+
+
+def _command(folder: Path, name: str, port: int, arguments: Sequence[str]) -> list[str]:
+    """The server's command. `arguments` come last, so that they win."""
+    config = json.loads((folder / "config.json").read_text())
+    dtype = config.get("dtype") or config.get("torch_dtype") or "auto"
+    return [
+        sys.executable,
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        *("--model", str(folder), "--served-model-name", name),
+        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--dtype", str(dtype), "--generation-config", "vllm"),
+        *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+        *(() if count_gpus() else CPU_ARGUMENTS),
+        *arguments,
+    ]
+
+
+def _environment() -> dict[str, str]:
+    mine = {} if count_gpus() else CPU_ENVIRONMENT
+    return {**mine, **OFFLINE_ENVIRONMENT, **os.environ}
+
+
+def _die_with_parent() -> None:
+    """In the child: ask the kernel for SIGTERM when the parent is gone; vLLM then ends its engine as well."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _await_ready(
+    process: subprocess.Popen[bytes], base_url: str, name: str, log: Path, seconds: float
+) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        served = _served_models(base_url)
+        if served is not None:
+            if served != [name]:
+                raise ContractBroken(f"the server at {base_url} serves {served}, not {name}")
+            return
+        try:
+            code = process.wait(timeout=min(0.5, max(0.05, deadline - time.monotonic())))
+        except subprocess.TimeoutExpired:
+            continue
+        raise Transient(f"the vLLM server ended with {code} before it was ready\n{_tail(log)}")
+    raise Transient(
+        f"the vLLM server was not ready within {seconds:.0f} s\n{_tail(log)}",
+        "raise deadlines.serveStartSeconds",
+    )
+
+
+def _served_models(base_url: str) -> list[str] | None:
+    """Ids of the served models; None when the server does not answer yet."""
+    try:
+        with urllib.request.urlopen(f"{base_url}/models", timeout=5) as response:
+            return [str(m["id"]) for m in json.load(response)["data"]]
+    except (urllib.error.URLError, ConnectionError, TimeoutError, json.JSONDecodeError):
+        return None
+
+
+def _tail(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-LOG_LINES:])
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End the whole group: politely, then at once. Returns when its leader is gone."""
+    for stop, seconds in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, STOP_SECONDS)):
+        try:
+            os.killpg(process.pid, stop)
+        except ProcessLookupError:
+            break
+        try:
+            process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            continue
+    process.wait()

@@ -1,0 +1,121 @@
+"""The curate program: an untrusted policy in the sandbox, trusted steps around it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import polars as pl
+
+from curateevo.api.errors import PolicyRejected, SpecInvalid
+from curateevo.api.stage import CurateParams, CurateSummary, Outcome
+from curateevo.policy.confine import Limits
+from curateevo.policy.gate import Curated, GateSettings, curate_with_gate
+from curateevo.trajectories import corpus as layout
+from curateevo.trajectories.model import JsonObject
+from curateevo.trajectories.profile import profile_of
+from curateevo_jobs.agents.memory import Retriever, parse_item, query_of, with_notes
+from curateevo_jobs.stage import StageResult, StageRun
+
+SFT, RL, MEMORY, LINEAGE, REJECTION = "sft.jsonl", "rl.jsonl", "memory.jsonl", "lineage.jsonl", "rejection.json"
+POLICY, CONTEXT = "policy.py", "context.json"
+UNITS = {"m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+VISIBLE = (layout.FEATURES, layout.TRAJECTORIES)
+
+
+def curate(run: StageRun, params: CurateParams) -> StageResult:
+    """A policy that breaks its contract is a result: outcome Rejected, with the rule as the reason."""
+    context = run.inputs / CONTEXT
+    settings = GateSettings(
+        Limits(
+            memory_bytes=int(quantity(params.sandbox.memory)),
+            cpu_seconds=max(1, int(params.sandbox.timeout_seconds * max(1.0, quantity(params.sandbox.cpu)))),
+        ),
+        timeout_seconds=params.sandbox.timeout_seconds,
+        seed=params.seed,
+    )
+    corpus = _corpus(run)
+    steps: list[str] = []
+
+    def on_step(name: str) -> None:
+        steps.append(name)
+        run.progress.report(name, len(steps), 4)
+
+    try:
+        curated = curate_with_gate(
+            run.inputs / POLICY,
+            corpus,
+            dev_prompts=json.loads((run.inputs / layout.DEV_PROMPTS).read_text(encoding="utf-8")),
+            context=context if context.is_file() else None,
+            settings=settings,
+            on_step=on_step,
+        )
+    except PolicyRejected as error:
+        _write(run.output / REJECTION, {"rule": error.rule, "message": error.message, "hint": error.hint, "line": error.line})
+        return StageResult(CurateSummary(), Outcome.REJECTED, error.rule, str(error))
+    return _publish(run, params, curated, corpus)
+
+
+def _publish(run: StageRun, params: CurateParams, curated: Curated, corpus: Path) -> StageResult:
+    material = curated.material
+    _write_lines(run.output / MEMORY, material.memory)
+    retriever = None
+    if params.memory.enabled and params.memory.in_training and material.memory:
+        retriever = Retriever([parse_item(row) for row in material.memory], params.memory.k)
+    for name, rows in ((SFT, material.sft), (RL, material.rl)):
+        _write_lines(run.output / name, (_with_notes(row, retriever, params) for row in rows))
+    _write_lines(run.output / LINEAGE, material.lineage)
+    features = layout.read_features(corpus)
+    kept = [item.row for item in curated.recipe.sft for _ in range(item.copies)]
+    turns = [len(item.turns) for item in curated.recipe.sft for _ in range(item.copies)]
+    frame = features[kept].with_columns(pl.Series("turns", turns, dtype=pl.Int32))
+    _write(run.output / layout.PROFILE, profile_of(frame))
+    _write(run.output / "notes.json", {"log": curated.recipe.logs, "metrics": curated.recipe.metrics})
+    (run.output / "printed.txt").write_text(curated.run.printed, encoding="utf-8")
+    return StageResult(
+        CurateSummary(
+            sft_rows=len(material.sft),
+            sft_turns=material.sft_turns,
+            rl_tasks=len(material.rl),
+            rl_turns=material.rl_turns,
+            memory_items=len(material.memory),
+            tier=curated.run.tier,
+        ),
+        volatile=frozenset({"printed.txt"}),
+    )
+
+
+def _corpus(run: StageRun) -> Path:
+    """A folder with only what a policy may read, and the sealed states beside it for the trusted side."""
+    folder = run.scratch / "corpus"
+    folder.mkdir()
+    for name in (*VISIBLE, layout.SEALED_TASKS):
+        (folder / name).hardlink_to(run.inputs / name)
+    return folder
+
+
+def _with_notes(row: JsonObject, retriever: Retriever | None, params: CurateParams) -> JsonObject:
+    if retriever is None:
+        return row
+    notes = retriever.notes(query_of(row["messages"]))
+    return {**row, "messages": with_notes(row["messages"], notes, params.memory.place)}
+
+
+def quantity(text: str) -> float:
+    """A Kubernetes quantity as a number. Raises SpecInvalid."""
+    found = re.fullmatch(r"([0-9.]+)([A-Za-z]*)", text)
+    if found is None or (found[2] and found[2] not in UNITS):
+        raise SpecInvalid(f"{text!r} is not a quantity", "e.g. 8Gi or 500m")
+    return float(found[1]) * UNITS.get(found[2], 1)
+
+
+def _write(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value, ensure_ascii=False, sort_keys=True, indent=1), encoding="utf-8")
+
+
+def _write_lines(path: Path, rows: Iterable[JsonObject]) -> None:
+    with path.open("w", encoding="utf-8") as out:
+        for row in rows:
+            out.write(json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n")

@@ -1,0 +1,335 @@
+"""The evaluate program: every subject on every task of the asked splits; scores and trajectories out.
+
+Everything written is in the order of subjects, task ids and repeats, and holds no time: equal inputs give
+equal files (on one kind of machine). Times go to `timings.jsonl`, which is volatile.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+from typing import Literal, TypeAlias, assert_never
+
+from curateevo.api.base import canonical_json
+from curateevo.api.errors import ContractBroken, Transient
+from curateevo.api.stage import (
+    EvaluateParams,
+    EvaluateSummary,
+    ScoreTable,
+    SplitScore,
+    Subject,
+    SubjectKind,
+)
+
+from curateevo_jobs.agents.chat import ChatModel, Generation, JsonObject
+from curateevo_jobs.agents.episode import Episode, Rules, State, play, seed_of
+from curateevo_jobs.agents.hardware import count_gpus
+from curateevo_jobs.agents.memory import Retriever, parse_item, query_of, with_notes
+from curateevo_jobs.agents.nothing import Nothing
+from curateevo_jobs.benchmarks import registry
+from curateevo_jobs.benchmarks.base import Suite, Task
+from curateevo_jobs.stage import StageResult, StageRun
+
+TIMINGS = "timings.jsonl"
+OpenSuite: TypeAlias = Callable[[str, Path], Suite]
+SHOWN_ERRORS = 3
+"""Errors that a message names."""
+GPU_CONCURRENCY, CPU_CONCURRENCY = 64, 16
+"""Episodes that ask a server at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One subject's run of one task, over."""
+
+    subject: str
+    split: str
+    repeat: int
+    task: Task
+    episode: Episode
+    success: float | None
+    """None: not measured."""
+    reward: float | None
+    checks: dict[str, bool]
+
+    @property
+    def error(self) -> str | None:
+        return self.episode.error.message if self.episode.error else None
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """The suites' tasks by split, each with the suite that runs it; tasks in the order of their ids."""
+
+    splits: Mapping[str, tuple[Task, ...]]
+    suites: Mapping[str, Suite]
+    """By task id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    subject: str
+    split: str
+    episodes: int
+    tokens: int
+    seconds: float
+
+
+def evaluate(run: StageRun, params: EvaluateParams, open_suite: OpenSuite = registry.suite) -> StageResult:
+    """Evaluate all subjects.
+
+    Raises ContractBroken when a split names an unknown task, a model or memory can't be read, or too many
+    tasks could not be measured; Transient when all of those failed for passing reasons.
+    """
+    board = lay_out(run.inputs, params, open_suite)
+    trials: list[Trial] = []
+    timings: list[Timing] = []
+    for subject in params.subjects:
+        retriever = _memory_of(subject, run.inputs, params)
+        with open_model(subject, run, params) as model:
+            for split in params.splits:
+                started = time.monotonic()
+                played = _play_split(run, params, board, subject, split, model, retriever)
+                trials += played
+                tokens = sum(t.episode.tokens for t in played)
+                timings.append(Timing(subject.name, split, len(played), tokens, time.monotonic() - started))
+        check_errors(subject.name, [t for t in trials if t.subject == subject.name], params)
+    for split in params.splits:
+        _write_split(run.output / split, params.subjects, [t for t in trials if t.split == split])
+    _write_lines(run.output / TIMINGS, [_timing_row(t) for t in timings])
+    return StageResult(
+        summary=EvaluateSummary(scores=_summarise(params, trials)),
+        volatile=frozenset({TIMINGS}),
+        gpu_seconds=count_gpus() * sum(t.seconds for t in timings),
+    )
+
+
+def lay_out(inputs: Path, params: EvaluateParams, open_suite: OpenSuite) -> Board:
+    """The tasks to run. Raises ContractBroken for an unknown or ambiguous task id."""
+    tasks: dict[str, Task] = {}
+    suites: dict[str, Suite] = {}
+    for ref in params.evaluation.suites:
+        suite = open_suite(ref.name, inputs)
+        for task in suite.tasks(ref.params):
+            if task.id in tasks:
+                raise ContractBroken(f"two suites have a task {task.id!r}")
+            tasks[task.id] = task
+            suites[task.id] = suite
+    wanted = json.loads((inputs / "splits.json").read_text())
+    splits: dict[str, tuple[Task, ...]] = {}
+    for split in params.splits:
+        if unknown := [i for i in wanted.get(split, ()) if i not in tasks]:
+            raise ContractBroken(
+                f"{len(unknown)} tasks of split {split} are in no suite, first {unknown[0]!r}"
+            )
+        splits[split] = tuple(tasks[i] for i in sorted(wanted.get(split, ())))
+    return Board(splits, suites)
+
+
+@contextmanager
+def open_model(subject: Subject, run: StageRun, params: EvaluateParams) -> Iterator[ChatModel]:
+    """The subject's model, while the context lasts."""
+    template = params.model.chat_template
+    match subject.kind:
+        case SubjectKind.NOTHING:
+            yield Nothing()
+            return
+        case SubjectKind.BASE:
+            from curateevo_jobs.training.base_model import find_base
+
+            folder = find_base(params.model)
+        case SubjectKind.MODEL:
+            folder = run.inputs / subject.name / "model"
+            if not (folder / "config.json").is_file():
+                raise ContractBroken(f"subject {subject.name} has no model at {folder}")
+        case _:
+            assert_never(subject.kind)
+    if params.serving.engine == "transformers":
+        from curateevo_jobs.agents import inprocess
+
+        yield inprocess.load(folder, template)
+        return
+    from curateevo_jobs.agents.endpoint import Endpoint
+    from curateevo_jobs.agents.vllm import serve
+
+    with serve(
+        folder,
+        arguments=params.serving.args,
+        chat_template=template,
+        start_seconds=params.serve_start_seconds,
+        scratch=run.scratch,
+    ) as server:
+        concurrency = GPU_CONCURRENCY if count_gpus() else CPU_CONCURRENCY
+        endpoint = Endpoint(server.base_url, server.model, concurrency=concurrency)
+        try:
+            yield endpoint
+        finally:
+            endpoint.close()
+
+
+def _memory_of(subject: Subject, inputs: Path, params: EvaluateParams) -> Retriever | None:
+    path = inputs / subject.name / "memory.jsonl"
+    if not params.memory.enabled or subject.kind is not SubjectKind.MODEL or not path.is_file():
+        return None
+    try:
+        items = [parse_item(json.loads(line)) for line in path.read_text().splitlines() if line]
+    except (json.JSONDecodeError, KeyError) as error:
+        raise ContractBroken(
+            f"{path.relative_to(inputs)} holds a row that is no memory item: {error}"
+        ) from error
+    return Retriever(items, params.memory.k)
+
+
+def repeats_of(params: EvaluateParams) -> int:
+    """How often each task is run. At temperature 0 an answer does not depend on the seed: once."""
+    return params.evaluation.repeats if params.evaluation.sampling.temperature > 0 else 1
+
+
+def _play_split(
+    run: StageRun,
+    params: EvaluateParams,
+    board: Board,
+    subject: Subject,
+    split: Literal["diag", "sel", "test"],
+    model: ChatModel,
+    retriever: Retriever | None,
+) -> list[Trial]:
+    """All trials of one subject on one split, by task id and repeat."""
+    sampling = params.evaluation.sampling
+    rules = Rules(Generation(sampling.temperature, sampling.max_tokens), sampling.max_turns)
+    plan = list(product(board.splits[split], range(repeats_of(params))))
+    episodes = []
+    for task, repeat in plan:
+        notes = retriever.notes(query_of(task.messages)) if retriever else []
+        messages = with_notes(task.messages, notes, params.memory.place)
+        environment = board.suites[task.id].environment(task.state)
+        episodes.append(Episode(seed_of(params.seed, task.id, repeat), messages, task.tools, environment))
+    phase = f"{subject.name}/{split}"
+    run.progress.report(phase, 0, len(episodes), repeats=float(repeats_of(params)))
+    play(model, episodes, rules, lambda done: run.progress.report(phase, done, len(episodes)))
+    return [
+        _judge(subject.name, split, repeat, task, episode)
+        for (task, repeat), episode in zip(plan, episodes, strict=True)
+    ]
+
+
+def _judge(subject: str, split: str, repeat: int, task: Task, episode: Episode) -> Trial:
+    if episode.state is State.FAILED:
+        return Trial(subject, split, repeat, task, episode, None, None, {})
+    score = episode.score()
+    return Trial(subject, split, repeat, task, episode, score.success, score.reward, score.checks)
+
+
+def check_errors(subject: str, trials: Sequence[Trial], params: EvaluateParams) -> None:
+    """Raise when more trials than allowed were not measured."""
+    errors = [(t, t.episode.error) for t in trials if t.episode.error is not None]
+    if len(errors) <= params.evaluation.max_error_fraction * len(trials):
+        return
+    shown = "; ".join(f"{t.task.id}: {e.message}" for t, e in errors[:SHOWN_ERRORS] if e)
+    message = (
+        f"TooManyErrors: {len(errors)} of {len(trials)} trials of {subject} could not be measured: {shown}"
+    )
+    if all(e is not None and e.transient for _, e in errors):
+        raise Transient(message)
+    raise ContractBroken(message, "evaluation.maxErrorFraction is the allowed share")
+
+
+def _write_split(folder: Path, subjects: Sequence[Subject], trials: Sequence[Trial]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    table = tabulate(subjects, trials)
+    # None is a score here (not measured), so that `to_wire`, which leaves None out, will not do.
+    text = canonical_json(table.model_dump(mode="json", by_alias=True))
+    (folder / "scores.json").write_text(text)
+    _write_lines(folder / "results.jsonl", [_result_row(t) for t in trials])
+    _write_lines(folder / "trajectories.jsonl", [_trajectory_row(t) for t in trials])
+
+
+def tabulate(subjects: Sequence[Subject], trials: Sequence[Trial]) -> ScoreTable:
+    """Trials of one split as a table: the same tasks in the same order for every subject."""
+    families = {t.task.id: t.task.family for t in trials}
+    tasks = tuple(sorted(families))
+    scores: dict[str, dict[str, list[float | None]]] = {s.name: {i: [] for i in tasks} for s in subjects}
+    for trial in trials:
+        scores[trial.subject][trial.task.id].append(trial.success)
+    return ScoreTable(
+        tasks=tasks,
+        families=tuple(families[i] for i in tasks),
+        scores={name: tuple(tuple(rows[i]) for i in tasks) for name, rows in scores.items()},
+    )
+
+
+def _summarise(params: EvaluateParams, trials: Sequence[Trial]) -> dict[str, dict[str, SplitScore]]:
+    return {
+        subject.name: {
+            split: score_split([t for t in trials if t.subject == subject.name and t.split == split])
+            for split in params.splits
+        }
+        for subject in params.subjects
+    }
+
+
+def score_split(trials: Sequence[Trial]) -> SplitScore:
+    """Means over tasks of the mean over a task's measured repeats; a task without any is left out."""
+    by_task: dict[str, list[float]] = {}
+    family_of = {t.task.id: t.task.family for t in trials}
+    for trial in trials:
+        if trial.success is not None:
+            by_task.setdefault(trial.task.id, []).append(trial.success)
+    means = {task: fmean(values) for task, values in by_task.items()}
+    families: dict[str, list[float]] = {}
+    for task, mean in means.items():
+        families.setdefault(family_of[task], []).append(mean)
+    return SplitScore(
+        p=fmean(means.values()) if means else 0.0,
+        tasks=len(family_of),
+        errors=sum(t.success is None for t in trials),
+        tokens=sum(t.episode.tokens for t in trials),
+        families={family: fmean(values) for family, values in sorted(families.items())},
+    )
+
+
+def _result_row(trial: Trial) -> JsonObject:
+    return {
+        "subject": trial.subject,
+        "task": trial.task.id,
+        "family": trial.task.family,
+        "repeat": trial.repeat,
+        "success": trial.success,
+        "reward": trial.reward,
+        "checks": trial.checks,
+        "tokens": trial.episode.tokens,
+        "turns": trial.episode.turns,
+        "error": trial.error,
+    }
+
+
+def _trajectory_row(trial: Trial) -> JsonObject:
+    return {
+        "subject": trial.subject,
+        "task": trial.task.id,
+        "family": trial.task.family,
+        "repeat": trial.repeat,
+        "success": trial.success,
+        "messages": trial.episode.messages,
+        "tools": list(trial.task.tools),
+    }
+
+
+def _timing_row(timing: Timing) -> JsonObject:
+    return {
+        "subject": timing.subject,
+        "split": timing.split,
+        "episodes": timing.episodes,
+        "tokens": timing.tokens,
+        "seconds": round(timing.seconds, 3),
+    }
+
+
+def _write_lines(path: Path, rows: Sequence[JsonObject]) -> None:
+    path.write_text("".join(canonical_json(row) + "\n" for row in rows))

@@ -1,0 +1,155 @@
+"""The rule `row-fits-context`: every row, rendered by the chat template, fits what the model is trained with.
+
+TRL would cut a row that is too long, or drop all of them with an unhelpful message; here the policy hears
+of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from curateevo.api.errors import ContractBroken, SpecInvalid
+from trl.chat_template_utils import (
+    get_training_chat_template,
+    has_generation_markers,
+    is_chat_template_stop_token_trained,
+)
+
+from curateevo_jobs.training.rows import RlRow, SftRow
+
+RULE = "row-fits-context"
+DEFAULT_MAX_LENGTH = 8192
+"""Tokens of an SFT row, at most, where neither the model's context nor `args` says less."""
+LEAST_COMPLETION = 32
+"""Tokens that an RL prompt must leave for the completion."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRow:
+    """An SFT row as token ids, with 1 where the assistant speaks."""
+
+    id: str
+    tokens: list[int]
+    mask: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """The longest row that does not fit."""
+
+    kind: str
+    row: str
+    tokens: int
+    limit: int
+    tool_tokens: int
+    count: int
+    remedy: str
+
+    @property
+    def message(self) -> str:
+        more = f" ({self.count} rows in all)" if self.count > 1 else ""
+        return (
+            f"{RULE}: {self.kind} row {self.row!r} has {self.tokens} tokens under the chat template, "
+            f"at most {self.limit} fit{more}; its tools alone take {self.tool_tokens}. {self.remedy}"
+        )
+
+
+def training_template(tokenizer: Any) -> str | None:
+    """The template that marks what the assistant says; None: the tokenizer's own does. Raises SpecInvalid."""
+    if has_generation_markers(tokenizer.chat_template or ""):
+        return None
+    try:
+        template: str | None = get_training_chat_template(tokenizer)
+    except ValueError as error:
+        raise SpecInvalid(
+            "the chat template does not mark what the assistant says, and TRL knows no replacement",
+            "give model.chatTemplate with {% generation %} and {% endgeneration %} around assistant turns",
+        ) from error
+    return template
+
+
+def stop_is_trained(tokenizer: Any) -> bool:
+    """Whether the end of an assistant's turn is among the trained tokens."""
+    return bool(is_chat_template_stop_token_trained(tokenizer, chat_template=training_template(tokenizer)))
+
+
+def tokenize(rows: Sequence[SftRow], tokenizer: Any) -> list[TokenRow]:
+    """All rows under the chat template. Raises ContractBroken for a row in which the assistant says nothing.
+
+    Done here rather than by TRL: Arrow would add fields that are null to each message.
+    """
+    template = training_template(tokenizer)
+    tokenized = []
+    for row in rows:
+        out = tokenizer.apply_chat_template(
+            list(row.messages),
+            tools=list(row.tools) or None,
+            chat_template=template,
+            tokenize=True,
+            return_dict=True,
+            return_assistant_tokens_mask=True,
+        )
+        if 1 not in out["assistant_masks"]:
+            raise ContractBroken(f"SFT row {row.id!r} holds no assistant message to train on")
+        tokenized.append(TokenRow(row.id, list(out["input_ids"]), list(out["assistant_masks"])))
+    return tokenized
+
+
+def prompt_tokens(row: RlRow, tokenizer: Any) -> int:
+    """Length of an RL prompt under the chat template."""
+    return len(
+        tokenizer.apply_chat_template(
+            list(row.messages),
+            tools=list(row.tools) or None,
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=True,
+        )["input_ids"]
+    )
+
+
+def tool_tokens(tools: Sequence[dict[str, Any]], tokenizer: Any) -> int:
+    """How many tokens the tools' preamble takes."""
+    nothing = [{"role": "user", "content": ""}]
+    lengths = [
+        len(tokenizer.apply_chat_template(nothing, tools=t, tokenize=True, return_dict=True)["input_ids"])
+        for t in (list(tools) or None, None)
+    ]
+    return lengths[0] - lengths[1]
+
+
+def find_sft_misfit(
+    rows: Sequence[SftRow], tokenized: Sequence[TokenRow], limit: int, tokenizer: Any
+) -> Misfit | None:
+    """The longest SFT row above `limit` tokens."""
+    remedy = (
+        "Shorten the row's turns or drop tools that it does not use, or raise training.sft.args.max_length."
+    )
+    return _longest("SFT", rows, [len(t.tokens) for t in tokenized], limit, tokenizer, remedy)
+
+
+def find_rl_misfit(
+    rows: Sequence[RlRow], lengths: Sequence[int], limit: int, tokenizer: Any
+) -> Misfit | None:
+    """The longest RL prompt above `limit` tokens."""
+    remedy = "Shorten the prompt or its notes, or lower training.grpo.args.max_completion_length."
+    return _longest("RL", rows, lengths, limit, tokenizer, remedy)
+
+
+def _longest(
+    kind: str,
+    rows: Sequence[SftRow] | Sequence[RlRow],
+    lengths: Sequence[int],
+    limit: int,
+    tokenizer: Any,
+    remedy: str,
+) -> Misfit | None:
+    over = [i for i, n in enumerate(lengths) if n > limit]
+    if not over:
+        return None
+    worst = max(over, key=lambda i: (lengths[i], rows[i].id))
+    row = rows[worst]
+    preamble = tool_tokens(row.tools, tokenizer)
+    return Misfit(kind, row.id, lengths[worst], limit, preamble, len(over), remedy)

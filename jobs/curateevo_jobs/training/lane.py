@@ -1,0 +1,40 @@
+"""One training: a seed, and the places that its phases share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from curateevo.api.stage import TrainParams
+
+from curateevo_jobs.benchmarks.base import Suite
+from curateevo_jobs.stage import StageRun
+from curateevo_jobs.training.checkpoints import PhaseFolder
+from curateevo_jobs.training.metrics import MetricsLog, Recorder
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Training number `index`, from the base model to the released one, with one seed."""
+
+    run: StageRun
+    params: TrainParams
+    base: Path
+    index: int
+    suites: Mapping[str, Suite]
+
+    @property
+    def seed(self) -> int:
+        return self.params.training.seed + self.index
+
+    @property
+    def metrics(self) -> MetricsLog:
+        return MetricsLog(self.run.checkpoints.folder / f"metrics-{self.index}.jsonl")
+
+    def phase(self, name: str) -> PhaseFolder:
+        """Where the phase called `name` keeps its checkpoints."""
+        return PhaseFolder(self.run.checkpoints.folder / f"{name}-{self.index}")
+
+    def recorder(self, phase: str) -> Recorder:
+        return Recorder(phase, self.metrics, self.run.checkpoints, self.run.progress)

@@ -1,0 +1,65 @@
+"""SFT: the base model learns to answer as the curated conversations do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from transformers import PrinterCallback
+from trl import SFTTrainer
+
+from curateevo_jobs.training.fit import TokenRow
+from curateevo_jobs.training.lane import Lane
+from curateevo_jobs.training.options import sft_config
+from curateevo_jobs.training.weights import (
+    load_model,
+    load_tokenizer,
+    lora_config,
+    save,
+    seed_everything,
+)
+
+PHASE = "sft"
+
+
+def train_sft(lane: Lane, rows: Sequence[TokenRow], max_length: int) -> Path:
+    """Train, or go on from the newest checkpoint, or do nothing when it is done. The folder of the model.
+
+    Raises NotReleased for a loss that is not finite.
+    """
+    phase = lane.phase(PHASE)
+    if phase.facts() is not None:
+        return phase.finished
+    newest = phase.newest()
+    lane.metrics.keep_until(PHASE, newest[1] if newest else 0)
+    seed_everything(lane.seed)
+    trainer = _build_trainer(lane, rows, phase.root, max_length)
+    trainer.train(resume_from_checkpoint=str(newest[0]) if newest else None)
+    template = lane.params.model.chat_template
+
+    def write(folder: Path) -> None:
+        save(trainer.model, folder, lane.base, template, adapter=folder / "adapter")
+
+    phase.finish(write, {"steps": trainer.state.global_step})
+    phase.drop_checkpoints()
+    lane.run.checkpoints.save()
+    return phase.finished
+
+
+def _build_trainer(lane: Lane, rows: Sequence[TokenRow], folder: Path, max_length: int) -> Any:
+    training = lane.params.training
+    columns = {"input_ids": [r.tokens for r in rows]}
+    if training.sft.args.get("assistant_only_loss", True):
+        columns["assistant_masks"] = [r.mask for r in rows]
+    trainer = SFTTrainer(
+        model=load_model(lane.base, training.sft.lora),
+        args=sft_config(training.sft, folder, lane.seed, training.save_steps, max_length),
+        train_dataset=Dataset.from_dict(columns),
+        processing_class=load_tokenizer(lane.base, lane.params.model.chat_template),
+        peft_config=lora_config(training.sft.lora),
+        callbacks=[lane.recorder(PHASE)],
+    )
+    trainer.remove_callback(PrinterCallback)
+    return trainer

@@ -1,0 +1,89 @@
+"""Models and tokenizers: loaded for training, saved as one thing that evaluation and vLLM load alike."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import torch
+from curateevo.api.spec import Lora
+from peft import LoraConfig, PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging as transformers_logging
+
+
+def prepare_torch() -> None:
+    """Make training repeat bit for bit, where the machine can: one thread on a CPU, deterministic kernels."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if not torch.cuda.is_available():
+        torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    datasets.disable_progress_bars()
+    transformers_logging.disable_progress_bar()
+
+
+def seed_everything(seed: int) -> None:
+    """Seed all generators: equal seeds give equal trainings, whatever ran before in this process."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def free_memory() -> None:
+    """Give back what a trainer held: its references are cyclic, and the next model needs the GPU."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def load_tokenizer(folder: Path, chat_template: str | None) -> Any:
+    """The tokenizer in `folder`, with `chat_template` in place of its own when there is one."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    if chat_template is not None:
+        tokenizer.chat_template = chat_template
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def load_model(folder: Path, lora: Lora | None) -> Any:
+    """The model in `folder`, for training: float32, but in its own type under LoRA on a GPU."""
+    free_memory()
+    dtype: Any = "auto" if lora and torch.cuda.is_available() else torch.float32
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+
+
+def lora_config(lora: Lora | None) -> LoraConfig | None:
+    """PEFT's configuration: all linear layers."""
+    if lora is None:
+        return None
+    return LoraConfig(
+        r=lora.r,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
+
+
+def save(
+    model: Any, folder: Path, base: Path, chat_template: str | None, adapter: Path | None = None
+) -> None:
+    """Save full weights in the base's number type, and the base's tokenizer with the chat template in force.
+
+    An adapter is saved to `adapter`, when given, and merged.
+    """
+    if isinstance(model, PeftModel):
+        if adapter is not None:
+            model.save_pretrained(adapter)
+        model = model.merge_and_unload()
+    dtype = AutoModelForCausalLM.from_pretrained(base, dtype="auto", device_map="meta").dtype
+    model.to(dtype).save_pretrained(folder)
+    load_tokenizer(base, chat_template).save_pretrained(folder)

@@ -1,0 +1,154 @@
+"""The tool-calling loop, driven by scripted answers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from curateevo_jobs.agents.chat import Answer, AnswerError, Call, Generation, parse_call, parse_text
+from curateevo_jobs.agents.episode import Episode, Rules, State, play, seed_of
+from curateevo_jobs.agents.nothing import Nothing
+from curateevo_jobs.agents.scripted import Scripted, in_turn
+from curateevo_jobs.benchmarks.base import Score
+
+RULES = Rules(Generation(0.0, 16), max_turns=3)
+
+
+class Diary:
+    """An environment that writes down what happens."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.final_text: str | None = None
+
+    def call(self, name: str, arguments: dict[str, Any]) -> str:
+        self.calls.append((name, arguments))
+        return "error tool" if name == "unknown" else "ok"
+
+    def score(self, final_text: str) -> Score:
+        self.final_text = final_text
+        return Score(1.0, 1.0, {"asked": bool(self.calls)})
+
+
+def call(name: str = "look", raw: str = '{"at": 1}') -> Answer:
+    return Answer(calls=(parse_call(name, raw),), tokens=5)
+
+
+def start(seed: int = 0) -> tuple[Episode, Diary]:
+    diary = Diary()
+    return Episode(seed, [{"role": "user", "content": "go"}], [], diary), diary
+
+
+@pytest.mark.parametrize("concurrency", [0, 4])
+def test_calls_are_run_until_an_answer_without_one(concurrency: int) -> None:
+    started = [start(n) for n in range(5)]
+    model = Scripted(in_turn(call(), Answer(content="done", tokens=2)), concurrency)
+    over: list[int] = []
+    play(model, [e for e, _ in started], RULES, over.append)
+    for episode, diary in started:
+        assert episode.state is State.FINISHED
+        assert (episode.turns, episode.tokens) == (2, 7)
+        assert diary.calls == [("look", {"at": 1})]
+        assert episode.score().checks == {"asked": True}
+        assert diary.final_text == "done"
+        assert [m["role"] for m in episode.messages] == ["user", "assistant", "tool", "assistant"]
+        assert json.loads(episode.messages[1]["tool_calls"][0]["function"]["arguments"]) == {"at": 1}
+        assert episode.messages[2]["tool_call_id"] == episode.messages[1]["tool_calls"][0]["id"]
+    assert over[-1] == 5
+    assert len(set(model.seeds)) == 10, "each turn of each episode has a seed of its own"
+
+
+def test_several_calls_of_one_answer_are_run_in_order() -> None:
+    episode, diary = start()
+    both = Answer(calls=(parse_call("a", "{}"), parse_call("b", "{}")))
+    play(Scripted(in_turn(both)), [episode], RULES)
+    assert [name for name, _ in diary.calls] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(content="<tool_call>{", tokens=3, malformed=True),
+        Answer(calls=(Call("look", None, "[1]"),), tokens=3),
+        Answer(calls=(parse_call("look", '{"at": 1}'), parse_call("look", "nonsense")), tokens=3),
+    ],
+    ids=["unreadable", "not an object", "one of two"],
+)
+def test_a_malformed_call_ends_the_episode_and_nothing_is_run(answer: Answer) -> None:
+    episode, diary = start()
+    play(Scripted(in_turn(answer)), [episode], RULES)
+    assert episode.state is State.FINISHED
+    assert diary.calls == []
+    assert episode.score().checks["malformed_call"]
+    assert episode.messages[-1]["content"]
+
+
+def test_an_unknown_tool_is_the_environments_to_answer() -> None:
+    episode, diary = start()
+    play(Scripted(in_turn(call("unknown"), Answer(content="sorry"))), [episode], RULES)
+    assert episode.messages[2]["content"] == "error tool"
+    assert diary.final_text is None
+    assert episode.state is State.FINISHED
+
+
+def test_the_last_turns_calls_are_run_and_then_it_is_over() -> None:
+    episode, diary = start()
+    play(Scripted(lambda _: call()), [episode], RULES)
+    assert episode.turns == len(diary.calls) == 3
+    assert episode.score().checks["out_of_turns"]
+    assert diary.final_text == ""
+
+
+def test_a_full_context_ends_the_episode_as_it_stands() -> None:
+    episode, diary = start()
+    play(Scripted(in_turn(call(), Answer(context_full=True))), [episode], RULES)
+    assert episode.score().checks["context_full"]
+    assert len(diary.calls) == 1
+
+
+def test_an_error_is_no_score() -> None:
+    episode, _ = start()
+    play(Scripted(in_turn(call(), Answer(error=AnswerError("HTTP 500", True)))), [episode], RULES)
+    assert episode.state is State.FAILED
+    assert episode.error == AnswerError("HTTP 500", True)
+
+
+def test_doing_nothing_takes_one_turn() -> None:
+    episode, diary = start()
+    play(Nothing(), [episode], RULES)
+    assert (episode.turns, episode.tokens, diary.calls) == (1, 0, [])
+
+
+def test_no_episodes_are_over_at_once() -> None:
+    play(Nothing(), [], RULES)
+
+
+def test_seeds_depend_on_every_part() -> None:
+    assert len({seed_of(0, "a", 1), seed_of(0, "a", 2), seed_of(1, "a", 1), seed_of(0, "b", 1)}) == 4
+    assert seed_of(0, "a", 1) == seed_of(0, "a", 1)
+    assert 0 <= seed_of("x") < 2**31
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "malformed"),
+    [
+        ('<tool_call>\n{"name": "a", "arguments": {"x": 1}}\n</tool_call>', ["a"], False),
+        ('<tool_call>{"name": "a", "arguments": {}}', ["a"], False),
+        (
+            '<tool_call>{"name": "a", "arguments": {}}</tool_call><tool_call>{"name": "b", "arguments": {}}',
+            ["a", "b"],
+            False,
+        ),
+        ("just text", [], False),
+        ("<tool_call>{", [], True),
+        ('<tool_call>{"name": "a"}</tool_call>', [], True),
+        ('<tool_call>["a"]</tool_call>', [], True),
+        ('<tool_call>{"name": 7, "arguments": {}}</tool_call>', [], True),
+    ],
+)
+def test_text_is_read_as_vllms_hermes_parser_reads_it(text: str, names: list[str], malformed: bool) -> None:
+    answer = parse_text(text, 1)
+    assert [c.name for c in answer.calls] == names
+    assert answer.malformed is malformed
+    assert answer.content == ("" if names else text)
