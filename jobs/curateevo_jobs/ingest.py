@@ -124,7 +124,7 @@ def _dev_tasks(suites: Sequence[SuiteRef], held: HeldOut) -> list[DevTask]:
     for ref in suites:
         if ref.name != "corpus":
             out += [DevTask(t.id, t.family, t.id, _prompt(t)) for t in registry.suite(ref.name).tasks(ref.params)]
-    if not out:
+    if suites and not out:
         raise ContractBroken("evaluation.suites: no dev tasks at all", "check the suites' params")
     return out
 
@@ -139,7 +139,7 @@ def _split(dev: Sequence[DevTask], params: IngestParams) -> dict[str, list[str]]
     out: dict[str, list[str]] = {"diag": [], "sel": [], "test": []}
     for task in dev:
         out[where[task.group]].append(task.id)
-    if not out["sel"]:
+    if dev and not out["sel"]:
         raise ContractBroken(f"{len(dev)} dev tasks are too few: none falls to sel", "raise evaluation.splits.sel, or add tasks")
     return {name: sorted(ids) for name, ids in out.items()}
 

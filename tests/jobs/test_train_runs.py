@@ -95,7 +95,22 @@ def test_without_rl_rows_grpo_is_skipped_and_lora_is_merged(base: Path, tmp_path
     with safe_open(models[0], "pt") as merged, safe_open(base / "model.safetensors", "pt") as plain:
         assert set(merged.keys()) == set(plain.keys())
     assert models[0].read_bytes() != models[1].read_bytes(), "each seed trains a model of its own"
-    assert (ended.run.output / "adapter-0/sft/adapter_model.safetensors").is_file()
+    assert_merged(base, ended.run.output / "adapter-0/sft", ended.run.output / "model-0")
+
+
+def assert_merged(base: Path, adapter: Path, model: Path) -> None:
+    """The model computes what the base with the adapter computes, and not what the base does."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    plain, merged = (AutoModelForCausalLM.from_pretrained(folder).eval() for folder in (base, model))
+    ids = torch.arange(20).unsqueeze(0)
+    with torch.no_grad():
+        before, after = plain(ids).logits, merged(ids).logits
+        adapted = PeftModel.from_pretrained(plain, adapter).eval()(ids).logits
+    torch.testing.assert_close(after, adapted, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(before, after, rtol=1e-4, atol=1e-5)
 
 
 def test_rows_with_a_reference_call_train_before_those_with_an_environment(

@@ -12,6 +12,7 @@ from curateevo.api.evolution import (
     EvolutionPhase,
     EvolutionStatus,
     Reason,
+    Spent,
     Stage,
     StageStatus,
     Verdict,
@@ -168,7 +169,6 @@ def _take_proposal(
         if _other_focus_may_help(spec, number, seen):
             return _skip_round(status, seen, number, focus)
         return _seal(who, spec, status, seen, ingest, now, Reason.NO_PROPOSAL, "the proposer has nothing more to try")
-    status = status.model_copy(update={"spent": add_usage(status.spent, manifest.usage)})
     parent = status.champion.number if status.champion else None
     key = manifest.file("policy.py").key
     version = _version_spec(who, spec, number, parent, focus, summary.policy_digest, key, ingest, status)
@@ -283,14 +283,12 @@ def _settle(status: EvolutionStatus, seen: EvolutionSeen, record: DecisionRecord
         return Decision(status, (MoveChampion(moved, seen.champion.tag if seen.champion else None),), wake_in=1.0)
     committed = record.verdict is Verdict.COMMITTED
     skipped = record.reason == Reason.NO_PROPOSAL.value
-    version = seen.versions.get(record.number)
-    gpu = version.measurement.gpu_seconds if version and version.measurement else 0.0
     counted = status.model_copy(
         update={
             "decided": record.number,
             "counts": status.counts if skipped else status.counts.plus(record.verdict),
             "streak": 0 if committed else status.streak + (not skipped),
-            "spent": status.spent.model_copy(update={"gpu_seconds": status.spent.gpu_seconds + gpu}),
+            "spent": _spent_with(status.spent, seen, record.number),
         }
     )
     if record.number == 0 and not committed:
@@ -298,6 +296,17 @@ def _settle(status: EvolutionStatus, seen: EvolutionSeen, record: DecisionRecord
         return Decision(failed, notices=(Notice("BaselineFailed", record.message, True),), wake_in=0.0)
     text = f"version {record.number}: {record.reason}; {record.message}"
     return Decision(_follow_champion(counted, seen), notices=(Notice(record.verdict.value, text, not committed),), wake_in=0.0)
+
+
+def _spent_with(spent: Spent, seen: EvolutionSeen, number: int) -> Spent:
+    """What round `number` cost, added. It is counted together with its decision, so that a lost save counts nothing
+    twice or never."""
+    version, proposal = seen.versions.get(number), seen.proposals.get(number)
+    if version is not None and version.measurement is not None:
+        spent = spent.model_copy(update={"gpu_seconds": spent.gpu_seconds + version.measurement.gpu_seconds})
+    if proposal is not None and proposal.done is not None and proposal.done.manifest is not None:
+        spent = add_usage(spent, proposal.done.manifest.usage)
+    return spent
 
 
 def _reason_to_stop(spec: EvolutionSpec, status: EvolutionStatus, now: float) -> tuple[Reason, str] | None:

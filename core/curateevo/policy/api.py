@@ -1,7 +1,7 @@
 """Policy API 1: all that a policy may import besides a few modules of the standard library (see docs/policies.md)."""
 
 from curateevo.policy.operators.augment import balance, cap, match_failures
-from curateevo.policy.operators.build import memory_facts, rl_environment, rl_next_action
+from curateevo.policy.operators.build import memory_facts, rl_environment, rl_next_action, rl_tasks
 from curateevo.policy.operators.deduplicate import drop_exact_duplicates, drop_near_duplicates, similarity
 from curateevo.policy.operators.items import Context, Corpus, Item, Items, MemoryItem, Resources, RlTask, TurnFlag
 from curateevo.policy.operators.refine import (
@@ -50,6 +50,7 @@ __all__ = [
     "memory_facts",
     "rl_environment",
     "rl_next_action",
+    "rl_tasks",
     "sample_turns",
     "signature_of",
     "similarity",

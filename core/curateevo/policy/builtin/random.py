@@ -25,7 +25,7 @@ def build_sft(items, ctx):
 
 
 def build_rl(items, ctx):
-    return api.rl_environment(items, ctx, count=PARAMS["rl_tasks"])
+    return api.rl_tasks(items, ctx, count=PARAMS["rl_tasks"])
 
 
 def build_memory(items, ctx):

@@ -67,7 +67,7 @@ def build_sft(items, ctx):
 def build_rl(items, ctx):
     """Tasks to practise; families below `rl_aim_below` on diag are aimed at, the others are replayed."""
     aim = sorted(name for name, p in ctx.family_success.items() if p < PARAMS["rl_aim_below"])
-    return api.rl_environment(items, ctx, count=PARAMS["rl_tasks"], aim=aim)
+    return api.rl_tasks(items, ctx, count=PARAMS["rl_tasks"], aim=aim)
 
 
 def build_memory(items, ctx):

@@ -33,6 +33,12 @@ def rl_environment(items: Items, ctx: Context, *, count: int, aim: Iterable[str]
     return tuple(out)
 
 
+def rl_tasks(items: Items, ctx: Context, *, count: int, aim: Iterable[str] = ()) -> tuple[RlTask, ...]:
+    """`rl_environment` where the items' tasks have one, `rl_next_action` for logs that have none."""
+    found = rl_environment(items, ctx, count=count, aim=aim)
+    return found or rl_next_action(items, ctx, count=count)
+
+
 def rl_next_action(items: Items, ctx: Context, *, count: int) -> tuple[RlTask, ...]:
     """`count` decision points: the reward is whether the next call equals the kept trajectory's."""
     points = [

@@ -1,0 +1,75 @@
+"""Fixtures of all tests: a real S3 server, and corpora that are made once."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+START_SECONDS = 30.0
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a real S3 server (versitygw on a directory); its keys are in the environment."""
+    built = subprocess.run([ROOT / "tests/s3server/build.sh"], capture_output=True, text=True, check=False)
+    assert built.returncode == 0, f"the S3 server could not be built:\n{built.stderr[-3000:]}"
+    folder = tmp_path_factory.mktemp("s3")
+    (folder / "data" / "bucket").mkdir(parents=True)
+    port = free_port()
+    keys = {"ROOT_ACCESS_KEY": "test", "ROOT_SECRET_KEY": secrets.token_hex(16)}
+    with (folder / "log").open("wb") as log:
+        server = subprocess.Popen(
+            [built.stdout.strip(), "--port", f"127.0.0.1:{port}", "posix", str(folder / "data")],
+            env={**os.environ, **keys},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    saved = {name: os.environ.get(name) for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION")}
+    os.environ |= {
+        "AWS_ACCESS_KEY_ID": keys["ROOT_ACCESS_KEY"],
+        "AWS_SECRET_ACCESS_KEY": keys["ROOT_SECRET_KEY"],
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    try:
+        _wait_for(port, server, folder / "log")
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait(timeout=10)
+        for name, value in saved.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_for(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            break
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=1)
+        except urllib.error.HTTPError:
+            return
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return
+    raise AssertionError(f"the S3 server did not start:\n{log.read_text(errors='replace')[-2000:]}")

@@ -1,0 +1,242 @@
+"""Plans by tables: one situation, one step, and whole runs of a script."""
+
+from __future__ import annotations
+
+import pytest
+from curateevo.api.evolution import EvolutionPhase, Reason, Stage, StageState, StageStatus, Verdict, VersionPhase
+from curateevo.api.spec import Budget, ProposerType, Retries
+from curateevo.api.stage import Outcome
+from curateevo.evolution.decision import AttemptSeen, JobState, StageSeen, StartJob, StopJob
+from curateevo.evolution.plan_stage import StageContext, StageDecision, plan_stage
+from curateevo.evolution.requests import ingest_request
+
+from tests.core.evolution.loopworld import WHO, World, make_manifest, spec, with_script
+
+NOW = 1000.0
+ACTIVE = StageStatus(state=StageState.ACTIVE, attempt=1, started_at=NOW - 10)
+
+
+def context(**changes: object) -> StageContext:
+    given: dict[str, object] = {
+        "stage": Stage.INGEST,
+        "version": None,
+        "start": lambda attempt: StartJob(f"job-a{attempt}", ingest_request(WHO, spec(), attempt)),
+        "name": lambda attempt: f"job-a{attempt}",
+        "deadline_seconds": 100.0,
+        "pending_seconds": 50.0,
+        "manifest_seconds": 5.0,
+        "retries": Retries(infrastructure=2, application=1, backoff_seconds=8),
+    }
+    return StageContext(**{**given, **changes})  # type: ignore[arg-type]
+
+
+def step(status: StageStatus, *attempts: AttemptSeen) -> StageDecision:
+    return plan_stage(status, StageSeen(attempts), context(), NOW)
+
+
+def test_intent_is_saved_before_the_job_starts() -> None:
+    first = step(StageStatus())
+    assert first.status.attempt == 1 and first.actions == () and first.wake_in == 0
+    second = step(first.status)
+    assert [type(a) for a in second.actions] == [StartJob] and second.status.attempt == 1
+
+
+def test_a_manifest_is_the_proof_whatever_the_job_says() -> None:
+    manifest = make_manifest(ingest_request(WHO, spec(), 1), Outcome.OK, with_script())
+    for job in JobState:
+        done = step(ACTIVE, AttemptSeen(1, job, manifest))
+        assert done.status.state is StageState.DONE and done.manifest == manifest, job
+
+
+def test_a_stale_status_takes_over_the_highest_attempt() -> None:
+    seen = step(ACTIVE, AttemptSeen(1, JobState.FAILED, exit_code=1), AttemptSeen(3, JobState.RUNNING, since=NOW))
+    assert seen.status.attempt == 3 and seen.status.state is StageState.ACTIVE and not seen.actions
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "reason", "state"),
+    [
+        (65, Reason.CONTRACT_BROKEN, StageState.FAILED),
+        (75, Reason.INFRASTRUCTURE, StageState.WAITING),
+        (137, Reason.INFRASTRUCTURE, StageState.WAITING),
+        (-9, Reason.INFRASTRUCTURE, StageState.WAITING),
+        (None, Reason.INFRASTRUCTURE, StageState.WAITING),
+        (77, Reason.DENIED, StageState.WAITING),
+        (1, Reason.PROGRAM_FAILED, StageState.WAITING),
+    ],
+)
+def test_failures_by_class(exit_code: int | None, reason: Reason, state: StageState) -> None:
+    found = step(ACTIVE, AttemptSeen(1, JobState.FAILED, exit_code=exit_code, message="why"))
+    assert (found.status.reason, found.status.state, found.status.message) == (reason, state, "why")
+    assert found.notices
+
+
+def test_backoff_doubles_and_then_gives_up() -> None:
+    status, waits = ACTIVE, []
+    for attempt in (1, 2, 3):
+        status = status.model_copy(update={"state": StageState.ACTIVE, "attempt": attempt})
+        found = step(status, AttemptSeen(attempt, JobState.FAILED, exit_code=75))
+        waits.append(found.status.retry_at)
+        status = found.status
+    assert waits == [NOW + 8, NOW + 16, NOW + 16] and status.state is StageState.FAILED
+
+
+def test_infrastructure_and_application_count_apart() -> None:
+    status = ACTIVE.model_copy(update={"infrastructure_failures": 2})
+    assert step(status, AttemptSeen(1, JobState.FAILED, exit_code=1)).status.state is StageState.WAITING
+    assert step(status, AttemptSeen(1, JobState.FAILED, exit_code=75)).status.state is StageState.FAILED
+
+
+def test_a_waiting_stage_takes_a_new_attempt_when_its_time_has_come() -> None:
+    waiting = StageStatus(state=StageState.WAITING, attempt=2, retry_at=NOW + 1)
+    assert step(waiting).wake_in == 1 and step(waiting).status == waiting
+    later = plan_stage(waiting, StageSeen(), context(), NOW + 1)
+    assert later.status.attempt == 3 and later.status.state is StageState.ACTIVE and not later.actions
+
+
+def test_deadlines_for_pending_for_running_and_for_the_manifest() -> None:
+    pending = plan_stage(ACTIVE, StageSeen((AttemptSeen(1, JobState.PENDING, message="0/3 nodes"),)), context(), NOW + 41)
+    assert pending.status.reason is Reason.PENDING_TOO_LONG and isinstance(pending.actions[0], StopJob)
+    running = plan_stage(ACTIVE, StageSeen((AttemptSeen(1, JobState.RUNNING, since=NOW),)), context(), NOW + 100)
+    assert running.status.reason is Reason.DEADLINE_EXCEEDED and isinstance(running.actions[0], StopJob)
+    patient = step(ACTIVE, AttemptSeen(1, JobState.SUCCEEDED, since=NOW - 1))
+    assert patient.status.state is StageState.ACTIVE and patient.wake_in == 4
+    missing = step(ACTIVE, AttemptSeen(1, JobState.SUCCEEDED, since=NOW - 5))
+    assert missing.status.reason is Reason.METRICS_UNAVAILABLE
+
+
+def test_a_lost_job_goes_on_as_the_same_attempt_and_a_deleted_one_does_not() -> None:
+    lost = step(ACTIVE, AttemptSeen(1, JobState.LOST))
+    assert lost.status.attempt == 1 and isinstance(lost.actions[0], StartJob) and lost.status.infrastructure_failures == 0
+    deleted = step(ACTIVE.model_copy(update={"observed": True}))
+    assert deleted.status.reason is Reason.INFRASTRUCTURE and deleted.status.infrastructure_failures == 1
+
+
+def test_a_failed_stage_stays_failed_when_its_manifest_comes_late() -> None:
+    failed = StageStatus(state=StageState.FAILED, attempt=1)
+    manifest = make_manifest(ingest_request(WHO, spec(), 1), Outcome.OK, with_script())
+    assert step(failed, AttemptSeen(1, JobState.SUCCEEDED, manifest)).failed
+
+
+def test_a_whole_run_commits_what_is_better_and_reverts_what_is_not() -> None:
+    world = World(spec())
+    world.settle()
+    world.check_end()
+    verdicts = {n: r.verdict for n, r in world.decisions.items()}
+    assert verdicts == {0: Verdict.COMMITTED, 1: Verdict.COMMITTED, 2: Verdict.REVERTED, 3: Verdict.REVERTED, 4: Verdict.COMMITTED}
+    assert world.status.phase is EvolutionPhase.COMPLETE and world.status.reason is Reason.MAX_ROUNDS
+    assert world.champion is not None and world.champion.number == 4
+    assert {n: s.verdict for n, (_, s) in world.versions.items()} == verdicts
+    assert world.status.spent.gpu_seconds == 5 * 30 + 4 * 10  # three stages a version, and a proposal for each but the first
+    assert [c.type for c in world.status.conditions if c.status == "True"] == ["Ready", "Complete"]
+
+
+def test_each_version_starts_from_the_champion_and_names_it_as_parent() -> None:
+    world = World(spec())
+    world.settle()
+    parents = {n: v.parent for n, (v, _) in world.versions.items()}
+    assert parents == {0: None, 1: 0, 2: 1, 3: 1, 4: 1}
+    assert [str(v.focus) for v, _ in world.versions.values()] == ["None", "Effectiveness", "Efficiency", "Effectiveness", "Efficiency"]
+
+
+def test_a_rejected_policy_is_a_result_and_the_run_goes_on() -> None:
+    world = World(spec(), with_script(curate_v1_a1=Outcome.REJECTED))
+    world.settle()
+    world.check_end()
+    assert world.decisions[1].verdict is Verdict.REJECTED and world.versions[1][1].phase is VersionPhase.REJECTED
+    assert len(world.decisions) == 5
+
+
+def test_a_version_that_can_not_be_measured_is_failed_and_the_run_goes_on() -> None:
+    world = World(spec(), with_script(train_v1_a1=1, train_v1_a2=1))
+    world.settle()
+    world.check_end()
+    assert world.decisions[1].verdict is Verdict.FAILED and world.decisions[1].reason == "ProgramFailed"
+    assert len(world.decisions) == 5
+
+
+def test_a_failed_baseline_ends_the_run() -> None:
+    world = World(spec(), with_script(curate_v0_a1=Outcome.REJECTED))
+    world.settle()
+    assert world.status.phase is EvolutionPhase.FAILED and world.status.reason is Reason.BASELINE_FAILED
+
+
+def test_patience_goal_budget_and_stop() -> None:
+    base = spec()
+    rounds = base.rounds
+    cases = {
+        Reason.PATIENCE: {"rounds": rounds.model_copy(update={"patience": 2})},
+        Reason.GOAL_REACHED: {"rounds": rounds.model_copy(update={"goal": 0.45})},
+        Reason.BUDGET_SPENT: {"budget": Budget(gpu_hours=50 / 3600)},
+    }
+    decided = {}
+    for reason, changes in cases.items():
+        world = World(base.model_copy(update=changes))
+        world.settle()
+        world.check_end()
+        assert world.status.reason is reason
+        decided[reason] = world.status.decided
+    assert decided == {Reason.PATIENCE: 3, Reason.GOAL_REACHED: 1, Reason.BUDGET_SPENT: 1}
+
+
+def test_stop_after_round_ends_with_the_sealed_test_and_stop_now_without() -> None:
+    world = World(spec())
+    while 1 not in world.decisions:
+        world.tick()
+        for number in list(world.versions):
+            world.tick_version(number)
+        world.finish_all()
+    world.spec = world.spec.model_copy(update={"stop": "AfterRound"})
+    world.settle()
+    assert world.status.decided == 1 and world.stage_seen(Stage.SEAL, None).done
+    now = World(spec(stop="Now"))
+    now.settle()
+    assert now.status.phase is EvolutionPhase.COMPLETE and not now.jobs
+
+
+def test_suspend_stops_jobs_and_resume_goes_on() -> None:
+    world = World(spec())
+    world.tick()
+    world.tick()
+    assert world.jobs["evo-ingest-a1"].state is JobState.RUNNING
+    world.spec = world.spec.model_copy(update={"suspend": True})
+    world.tick()
+    assert world.status.phase is EvolutionPhase.SUSPENDED and world.jobs["evo-ingest-a1"].state is JobState.LOST
+    world.spec = world.spec.model_copy(update={"suspend": False})
+    world.settle()
+    world.check_end()
+    assert world.status.phase is EvolutionPhase.COMPLETE
+
+
+def test_a_manual_round_waits_for_a_person_and_runs_nothing() -> None:
+    manual = spec().proposer.model_copy(update={"type": ProposerType.MANUAL})
+    world = World(spec(proposer=manual))
+    world.settle()
+    assert world.status.reason is Reason.AWAITING_POLICY and world.status.decided == 0
+    assert not any(j.state is JobState.RUNNING for j in world.jobs.values())
+
+
+def test_a_proposer_at_its_end_skips_its_focus_once_and_then_ends_the_run() -> None:
+    world = World(spec(), with_script(propose_v2_a1=Outcome.EXHAUSTED, propose_v3_a1=Outcome.EXHAUSTED))
+    world.settle()
+    world.check_end()
+    assert world.status.reason is Reason.NO_PROPOSAL and world.status.counts.committed == 2
+
+
+@pytest.mark.parametrize("steps", range(0, 40, 3))
+def test_deletion_in_every_phase_stops_jobs_first_and_keeps_artifacts_unless_told(steps: int) -> None:
+    for policy in ("Retain", "Delete"):
+        world = World(spec(reclaim_policy=policy))
+        for number in range(steps):
+            world.tick()
+            for version in list(world.versions):
+                world.tick_version(version)
+            if number % 2:
+                world.finish_all()
+        world.deleting = True
+        for _ in range(5):
+            world.tick()
+        assert world.released
+        assert bool(world.deleted_prefixes) == (policy == "Delete")
+        own = [j for j in world.jobs.values() if j.request.version is None or j.request.stage is Stage.PROPOSE]
+        assert not any(j.state is JobState.RUNNING for j in own)

@@ -1,0 +1,258 @@
+"""One suite for every store: a directory, and S3 as a real server speaks it."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from curateevo.api.errors import ArtifactCorrupt, Conflict, ContractBroken, Denied, StoreUnavailable
+from curateevo.api.evolution import Stage
+from curateevo.api.spec import Corpus, CorpusSource, Splits
+from curateevo.api.stage import IngestParams, IngestSummary, StageRequest, StoreRef
+from curateevo.store.artifacts import publish, read_manifest, remember, reuse
+from curateevo.store.local import PARTIAL, LocalStore
+from curateevo.store.protocol import Store
+from curateevo.store.s3 import S3Store, fetch_objects
+from tests.conftest import free_port
+
+Raw = Callable[[str, bytes], None]
+
+
+@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.s3)])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def store(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> Store:
+    if kind == "local":
+        return LocalStore(tmp_path / "store")
+    return S3Store("bucket", uuid.uuid4().hex, request.getfixturevalue("s3_endpoint"))
+
+
+@pytest.fixture
+def raw(store: Store) -> Raw:
+    """Write past the store, as a broken disk or a torn upload would."""
+
+    def write(key: str, data: bytes) -> None:
+        if isinstance(store, LocalStore):
+            path = store.root / key
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        else:
+            assert isinstance(store, S3Store)
+            store.client.put_object(Bucket=store.bucket, Key=store.prefix + key, Body=data)
+
+    return write
+
+
+def test_what_is_put_can_be_read_and_fetched(store: Store, tmp_path: Path) -> None:
+    source = tmp_path / "big"
+    source.write_bytes(b"x" * 3_000_000)
+    ref, big = store.put("a/b.txt", b"hello"), store.put("a/big", source)
+    assert ref.size_bytes == 5 and ref.digest == f"sha256:{hashlib.sha256(b'hello').hexdigest()}"
+    assert store.read(ref) == store.get("a/b.txt") == b"hello"
+    store.fetch(big, tmp_path / "deep" / "copy")
+    assert (tmp_path / "deep" / "copy").read_bytes() == source.read_bytes()
+    assert store.get("a/none") is None
+
+
+def test_objects_are_immutable_and_equal_puts_are_harmless(store: Store) -> None:
+    first = store.put("k", b"one")
+    assert store.put("k", b"one") == first
+    with pytest.raises(Conflict, match="other bytes"):
+        store.put("k", b"two")
+    assert store.get("k") == b"one"
+
+
+def test_wrong_bytes_are_refused_on_read_and_leave_no_file(store: Store, raw: Raw, tmp_path: Path) -> None:
+    ref = store.put("k", b"right")
+    for data in (b"wrong", b"", b"right and more"):
+        raw("k", data)
+        with pytest.raises(ArtifactCorrupt, match="size or digest"):
+            store.read(ref)
+        with pytest.raises(ArtifactCorrupt):
+            store.fetch(ref, tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+    missing = ref.model_copy(update={"key": "none"})
+    with pytest.raises(ArtifactCorrupt, match="missing"):
+        store.read(missing)
+    with pytest.raises(ArtifactCorrupt, match="missing"):
+        store.fetch(missing, tmp_path / "out")
+
+
+def test_put_once_has_exactly_one_winner(store: Store) -> None:
+    for number in range(5):
+        barrier = threading.Barrier(8)
+
+        def race(writer: int, key: str = f"decision-{number}", barrier: threading.Barrier = barrier) -> bool:
+            barrier.wait()
+            return store.put_once(key, f"writer {writer}".encode())
+
+        with ThreadPoolExecutor(8) as pool:
+            won = list(pool.map(race, range(8)))
+        assert sum(won) == 1
+        assert store.get(f"decision-{number}") == f"writer {won.index(True)}".encode()
+
+
+def test_swap_has_exactly_one_winner_and_stale_tags_lose(store: Store) -> None:
+    tag = store.swap("champion", b"0", None)
+    with pytest.raises(Conflict):
+        store.swap("champion", b"again", None)
+    for number in range(1, 6):
+        barrier = threading.Barrier(8)
+
+        def race(writer: int, tag: str = tag, number: int = number, barrier: threading.Barrier = barrier) -> str | None:
+            barrier.wait()
+            try:
+                return store.swap("champion", f"{number} by {writer}".encode(), tag)
+            except Conflict:
+                return None
+
+        with ThreadPoolExecutor(8) as pool:
+            tags = list(pool.map(race, range(8)))
+        winners = [w for w, t in enumerate(tags) if t is not None]
+        assert len(winners) == 1
+        found = store.read_tagged("champion")
+        assert found is not None and found.data == f"{number} by {winners[0]}".encode()
+        tag = found.tag
+    with pytest.raises(Conflict):
+        store.swap("nothing", b"x", '"d41d8cd98f00b204e9800998ecf8427e"')
+
+
+def test_listing_is_sorted_and_deleting_takes_a_prefix(store: Store) -> None:
+    for key in ("b/2", "a/1", "b/1", "b/c/3"):
+        store.put(key, b"x")
+    assert list(store.keys("")) == ["a/1", "b/1", "b/2", "b/c/3"]
+    assert list(store.keys("b/")) == ["b/1", "b/2", "b/c/3"]
+    assert store.delete("b/") == 3
+    assert list(store.keys("")) == ["a/1"]
+
+
+def test_check_accepts_this_store_and_leaves_nothing(store: Store) -> None:
+    store.check()
+    assert list(store.keys("")) == []
+
+
+def request_for(prefix: str, seed: int = 0) -> StageRequest:
+    params = IngestParams(corpus=Corpus(sources=(CorpusSource(uri="x"),)), suites=(), splits=Splits(seed=seed))
+    return StageRequest(
+        evolution_uid="u", stage=Stage.INGEST, attempt=1, store=StoreRef(uri="file:///x"), prefix=prefix, inputs={}, params=params
+    )
+
+
+SUMMARY = IngestSummary(trajectories=1, turns=2, successes=1, set_aside=0, leaked=0)
+
+
+def test_the_manifest_comes_last_and_its_digest_leaves_volatile_files_out(store: Store, tmp_path: Path) -> None:
+    digests = []
+    for number in (1, 2):
+        folder = tmp_path / str(number)
+        (folder / "deep").mkdir(parents=True)
+        (folder / "deep" / "rows").write_text("rows")
+        (folder / "times").write_text(f"took {number} s")
+        assert read_manifest(store, f"art-{number}") is None
+        made = publish(store, request_for(f"art-{number}"), folder, summary=SUMMARY, volatile=frozenset({"times"}))
+        assert read_manifest(store, f"art-{number}") == made
+        digests.append(made.digest)
+    assert digests[0] == digests[1]
+
+
+def test_a_torn_manifest_is_no_manifest(store: Store, raw: Raw, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "rows").write_text("rows")
+    publish(store, request_for("art"), folder, summary=SUMMARY)
+    whole = store.get("art/manifest.json")
+    assert whole is not None
+    for torn in (b"", whole[: len(whole) // 2], whole.replace(b'"path":"rows"', b'"path":"cows"')):
+        raw("torn/manifest.json", torn)
+        with pytest.raises(ContractBroken):
+            read_manifest(store, "torn")
+
+
+def test_work_is_found_by_its_inputs_and_only_by_them(store: Store, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "rows").write_text("rows")
+    first = request_for("art-1")
+    assert reuse(store, first) is None
+    made = publish(store, first, folder, summary=SUMMARY)
+    remember(store, first, made)
+    again = reuse(store, request_for("art-2"))
+    assert again is not None and again.digest == made.digest and again.cached_from == "art-1"
+    assert read_manifest(store, "art-2") == again and store.read(again.file("rows").ref) == b"rows"
+    assert reuse(store, request_for("art-3", seed=1)) is None
+
+
+def test_a_partial_file_of_a_killed_writer_is_not_seen(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.put("a/x", b"1")
+    (tmp_path / "a" / f"{PARTIAL}left").write_bytes(b"half")
+    assert list(store.keys("")) == ["a/x"]
+
+
+def test_keys_may_not_leave_the_store(tmp_path: Path) -> None:
+    with pytest.raises(ContractBroken, match="leave the store"):
+        LocalStore(tmp_path / "store").put("../evil", b"x")
+
+
+def test_a_full_disk_is_denied_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import errno
+    import os
+
+    def full(fd: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(Denied, match="no space left"):
+        LocalStore(tmp_path).put("k", b"x")
+    assert not [p for p in tmp_path.rglob("*") if p.is_file()]
+
+
+def test_a_server_that_is_not_there_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "y")
+    with pytest.raises(StoreUnavailable):
+        S3Store("bucket", "", f"http://127.0.0.1:{free_port()}").get("k")
+
+
+@pytest.mark.s3
+def test_wrong_keys_and_a_missing_bucket_are_denied(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Denied, match="NoSuchBucket"):
+        S3Store("none", "", s3_endpoint).put("k", b"x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    with pytest.raises(Denied, match="SignatureDoesNotMatch"):
+        S3Store("bucket", "", s3_endpoint).put("k", b"x")
+
+
+@pytest.mark.s3
+def test_a_server_without_conditional_writes_is_refused(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The probe notices a server that ignores the conditions (here: a client that leaves them out)."""
+    store = S3Store("bucket", uuid.uuid4().hex, s3_endpoint)
+    real = store.client.put_object
+
+    def deaf(**arguments: object) -> object:
+        arguments.pop("IfNoneMatch", None)
+        arguments.pop("IfMatch", None)
+        return real(**arguments)
+
+    monkeypatch.setattr(store.client, "put_object", deaf)
+    with pytest.raises(Denied, match="conditional writes"):
+        store.check()
+
+
+@pytest.mark.s3
+def test_corpus_files_are_fetched_by_pattern(s3_endpoint: str, tmp_path: Path) -> None:
+    store = S3Store("bucket", "", s3_endpoint)
+    prefix = uuid.uuid4().hex
+    for name in ("a.json", "b.json", "c.txt"):
+        store.put(f"{prefix}/{name}", name.encode())
+    found = fetch_objects(f"s3://bucket/{prefix}/*.json", s3_endpoint, tmp_path)
+    assert [p.name for p in found] == ["a.json", "b.json"]
