@@ -34,7 +34,10 @@ def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             stdout=log,
             stderr=subprocess.STDOUT,
         )
-    saved = {name: os.environ.get(name) for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION")}
+    saved = {
+        name: os.environ.get(name)
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION")
+    }
     os.environ |= {
         "AWS_ACCESS_KEY_ID": keys["ROOT_ACCESS_KEY"],
         "AWS_SECRET_ACCESS_KEY": keys["ROOT_SECRET_KEY"],

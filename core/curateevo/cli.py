@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from curateevo.api.errors import ContractBroken, CurateEvoError, PolicyRejected
-from curateevo.api.evolution import CurationEvolution, EvolutionPhase, PolicyVersion, Stage
+from curateevo.api.evolution import CurationEvolution, EvolutionPhase, PolicyVersion, Reason, Stage
 from curateevo.api.parse import parse_evolution
 from curateevo.api.spec import Corpus, CorpusSource, Memory, Sandbox, Splits
 from curateevo.api.stage import (
@@ -55,7 +56,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Evolve the code that turns agent trajectories into SFT data, RL tasks and memory.",
 )
-policy_app = typer.Typer(no_args_is_help=True, help="The lineage of policies, read like git; the contract gate on a file.")
+policy_app = typer.Typer(
+    no_args_is_help=True, help="The lineage of policies, read like git; the contract gate on a file."
+)
 corpus_app = typer.Typer(no_args_is_help=True, help="Corpora that `curateevo ingest` made.")
 app.add_typer(policy_app, name="policy")
 app.add_typer(corpus_app, name="corpus")
@@ -76,7 +79,9 @@ def main() -> None:
 def run(
     file: Annotated[Path, typer.Argument(help="YAML of a CurationEvolution", metavar="FILE")],
     dir: Annotated[Path | None, typer.Option(help="folder of the run; default runs/<name>")] = None,
-    retry: Annotated[bool, typer.Option("--retry", help="try the failed stage of a failed run again")] = False,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="try the failed stage of a failed run again")
+    ] = False,
 ) -> None:
     """Run an evolution, or go on with one. Ctrl-C keeps what is done."""
     wanted = _load(file)
@@ -86,19 +91,27 @@ def run(
         evolution = start_or_resume(folder, wanted)
         if retry:
             evolution = retry_failed(folder, evolution)
+        signal.signal(signal.SIGTERM, _interrupt)
         try:
             with Display(out) as display:
                 evolution = run_evolution(folder, evolution, display)
         except KeyboardInterrupt:
-            err.print(Text(f"interrupted: what is done is kept. Go on with: curateevo run {file} --dir {folder.root}"))
+            err.print(
+                Text(
+                    f"interrupted: what is done is kept. Go on with: curateevo run {file} --dir {folder.root}"
+                )
+            )
             sys.exit(130)
         report = write_report(folder, folder.root / "report.html")
     out.print(versions_table(evolution, folder.versions()))
     _sealed_lines(folder, evolution)
     out.print(Text(f"report: {report}"))
     if evolution.status.phase is EvolutionPhase.FAILED:
-        err.print(Text("failed: ", style="bold red") + Text(f"{evolution.status.reason}: {evolution.status.message}"))
-        err.print(Text(f"  hint: mend it, then curateevo run {file} --dir {folder.root} --retry"))
+        err.print(
+            Text("failed: ", style="bold red")
+            + Text(f"{evolution.status.reason}: {evolution.status.message}")
+        )
+        err.print(Text(f"  hint: {_way_on(file, folder, evolution)}"))
         sys.exit(1)
 
 
@@ -137,7 +150,8 @@ def status(
 
 @app.command()
 def report(
-    run: RunDir, output: Annotated[Path | None, typer.Option("-o", "--output", help="default RUN/report.html")] = None
+    run: RunDir,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="default RUN/report.html")] = None,
 ) -> None:
     """Write one self-contained HTML page about a run."""
     folder = RunFolder(run)
@@ -157,14 +171,18 @@ def ingest(
     manifest = _stage_alone(Stage.INGEST, IngestParams(corpus=corpus, suites=(), splits=Splits()), {}, output)
     summary = manifest.summary
     assert isinstance(summary, IngestSummary)
-    out.print(Text(f"{summary.trajectories} trajectories, {summary.turns} turns, {summary.successes} successes"))
+    out.print(
+        Text(f"{summary.trajectories} trajectories, {summary.turns} turns, {summary.successes} successes")
+    )
     if summary.set_aside:
         out.print(Text(f"{summary.set_aside} rows set aside: {output / 'set_aside.jsonl'}", style="yellow"))
     out.print(Text(f"corpus: {output}"))
 
 
 @corpus_app.command("profile")
-def corpus_profile(corpus: Annotated[Path, typer.Argument(help="folder of a corpus", metavar="CORPUS")]) -> None:
+def corpus_profile(
+    corpus: Annotated[Path, typer.Argument(help="folder of a corpus", metavar="CORPUS")],
+) -> None:
     """Counts, shares and quantiles of a corpus, as JSON."""
     print(json.dumps(profile_of(read_features(corpus)), indent=1))  # noqa: T201
 
@@ -217,7 +235,9 @@ def policy_log(run: RunDir) -> None:
     folder = RunFolder(run)
     for number, version in sorted(folder.versions().items(), reverse=True):
         state = version.status
-        line = Text(f"v{number} ", style="bold yellow") + Text(version.spec.policy_digest.removeprefix("sha256:")[:12])
+        line = Text(f"v{number} ", style="bold yellow") + Text(
+            version.spec.policy_digest.removeprefix("sha256:")[:12]
+        )
         line += Text(f"  {state.verdict or state.phase}  {state.reason or ''}")
         out.print(line)
         if (proposal := _proposal(folder, version)) is not None:
@@ -242,7 +262,9 @@ def policy_diff(
     folder = RunFolder(run)
     parent = _version(folder, number).spec.parent if against is None else against
     before = "" if parent is None else _source(folder, parent)
-    print(unified_diff(before, _source(folder, number), f"v{parent}/policy.py", f"v{number}/policy.py"), end="")  # noqa: T201
+    print(
+        unified_diff(before, _source(folder, number), f"v{parent}/policy.py", f"v{number}/policy.py"), end=""
+    )
 
 
 @policy_app.command("check")
@@ -274,6 +296,18 @@ def policy_submit(run: RunDir, file: Annotated[Path, typer.Argument(help="the ne
     if not _store(evolution).put_once(submission_key(uid, number), source.encode()):
         raise ContractBroken(f"version {number} has its submission already", "go on with `curateevo run`")
     out.print(Text(f"submitted for version {number}: {policy_digest(source)}; go on with `curateevo run`"))
+
+
+def _interrupt(number: int, frame: object) -> None:
+    """A polite end (SIGTERM) is handled as Ctrl-C is."""
+    raise KeyboardInterrupt
+
+
+def _way_on(file: Path, folder: RunFolder, evolution: CurationEvolution) -> str:
+    """A verdict is final, a failed stage of the evolution is not."""
+    if evolution.status.reason is Reason.BASELINE_FAILED:
+        return f"version 0 has its verdict; mend the cause and begin anew: curateevo run {file} --dir ANOTHER"
+    return f"mend it, then curateevo run {file} --dir {folder.root} --retry"
 
 
 def _load(file: Path) -> CurationEvolution:
@@ -314,7 +348,9 @@ def _stage_alone(stage: Stage, params: StageParams, inputs: dict[str, Path], out
     with tempfile.TemporaryDirectory(prefix="curateevo-") as name:
         store_ref = StoreRef(uri=(Path(name) / "store").as_uri())
         store = connect(store_ref)
-        refs: dict[str, FileRef] = {path: store.put(f"inputs/{path}", source) for path, source in inputs.items()}
+        refs: dict[str, FileRef] = {
+            path: store.put(f"inputs/{path}", source) for path, source in inputs.items()
+        }
         request = StageRequest(
             evolution_uid="alone", version=None, stage=stage, attempt=1, store=store_ref, prefix="artifact",
             inputs=refs, params=params,
@@ -322,8 +358,19 @@ def _stage_alone(stage: Stage, params: StageParams, inputs: dict[str, Path], out
         path = Path(name) / "request.json"
         path.write_text(json.dumps(request.to_wire()))
         log = Path(name) / "termination.json"
-        command = [sys.executable, "-m", "curateevo_jobs", params.stage, "--request", str(path), "--termination-log", str(log)]
-        code = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+        command = [
+            sys.executable,
+            "-m",
+            "curateevo_jobs",
+            params.stage,
+            "--request",
+            str(path),
+            "--termination-log",
+            str(log),
+        ]
+        code = subprocess.run(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
+        )
         if code.returncode != 0:
             said = json.loads(log.read_text())["message"] if log.is_file() else code.stderr.strip()[-2000:]
             raise ContractBroken(said)
@@ -342,7 +389,9 @@ def _store(evolution: CurationEvolution) -> Store:
 def _version(folder: RunFolder, number: int) -> PolicyVersion:
     versions = folder.versions()
     if number not in versions:
-        raise ContractBroken(f"no version {number} in {folder.root}", f"versions: {', '.join(map(str, sorted(versions)))}")
+        raise ContractBroken(
+            f"no version {number} in {folder.root}", f"versions: {', '.join(map(str, sorted(versions)))}"
+        )
     return versions[number]
 
 
@@ -370,8 +419,25 @@ def _print_profile(profile: dict[str, Any]) -> None:
     table = Table(title="profile", title_justify="left")
     table.add_column("what")
     table.add_column("value")
-    for name in ("trajectories", "turns", "calls", "tokens", "success", "turn_flags", "exact_duplicates", "families"):
+    for name in (
+        "trajectories",
+        "turns",
+        "calls",
+        "tokens",
+        "success",
+        "turn_flags",
+        "exact_duplicates",
+        "families",
+    ):
         value = profile.get(name)
-        text = ", ".join(f"{k} {v}" for k, v in list(value.items())[:8]) if isinstance(value, dict) else str(value)
+        text = (
+            ", ".join(f"{k} {v}" for k, v in list(value.items())[:8])
+            if isinstance(value, dict)
+            else str(value)
+        )
         table.add_row(name, text)
     out.print(table)
+
+
+if __name__ == "__main__":
+    main()

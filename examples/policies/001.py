@@ -3,7 +3,7 @@
 from curateevo.policy import api
 
 POLICY_API = 1
-PARAMS = {"max_turns": 12, "rl_tasks": 40, "notes": 50}
+PARAMS = {"max_turns": 10, "rl_tasks": 6, "notes": 50}
 
 
 def select(corpus, ctx):

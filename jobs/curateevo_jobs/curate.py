@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import polars as pl
-
 from curateevo.api.errors import PolicyRejected, SpecInvalid
 from curateevo.api.stage import CurateParams, CurateSummary, Outcome
 from curateevo.policy.confine import Limits
@@ -16,12 +15,29 @@ from curateevo.policy.gate import Curated, GateSettings, curate_with_gate
 from curateevo.trajectories import corpus as layout
 from curateevo.trajectories.model import JsonObject
 from curateevo.trajectories.profile import profile_of
+
 from curateevo_jobs.agents.memory import Retriever, parse_item, query_of, with_notes
 from curateevo_jobs.stage import StageResult, StageRun
 
-SFT, RL, MEMORY, LINEAGE, REJECTION = "sft.jsonl", "rl.jsonl", "memory.jsonl", "lineage.jsonl", "rejection.json"
+SFT, RL, MEMORY, LINEAGE, REJECTION = (
+    "sft.jsonl",
+    "rl.jsonl",
+    "memory.jsonl",
+    "lineage.jsonl",
+    "rejection.json",
+)
 POLICY, CONTEXT = "policy.py", "context.json"
-UNITS = {"m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+UNITS = {
+    "m": 1e-3,
+    "k": 1e3,
+    "M": 1e6,
+    "G": 1e9,
+    "T": 1e12,
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+}
 VISIBLE = (layout.FEATURES, layout.TRAJECTORIES)
 
 
@@ -53,7 +69,10 @@ def curate(run: StageRun, params: CurateParams) -> StageResult:
             on_step=on_step,
         )
     except PolicyRejected as error:
-        _write(run.output / REJECTION, {"rule": error.rule, "message": error.message, "hint": error.hint, "line": error.line})
+        _write(
+            run.output / REJECTION,
+            {"rule": error.rule, "message": error.message, "hint": error.hint, "line": error.line},
+        )
         return StageResult(CurateSummary(), Outcome.REJECTED, error.rule, str(error))
     return _publish(run, params, curated, corpus)
 

@@ -16,8 +16,16 @@ from curateevo.trajectories.features import features_of
 from curateevo.trajectories.leakage import LeakIndex
 from curateevo.trajectories.model import Trajectory
 from curateevo.trajectories.profile import profile_of
-from curateevo.trajectories.reading import Reading, SetAside, enforce_limit, read_files, source_files, write_set_aside
+from curateevo.trajectories.reading import (
+    Reading,
+    SetAside,
+    enforce_limit,
+    read_files,
+    source_files,
+    write_set_aside,
+)
 from curateevo.trajectories.splits import split_tasks
+
 from curateevo_jobs.benchmarks import registry
 from curateevo_jobs.benchmarks.base import Task
 from curateevo_jobs.benchmarks.held_out import HeldOut, hold_out
@@ -83,7 +91,10 @@ def read_sources(run: StageRun, sources: Sequence[CorpusSource]) -> Reading:
             case "" | "file":
                 files += [(p, source.format) for p in source_files(source.uri, Path.cwd())]
             case scheme:
-                raise CorpusInvalid(f"corpus source {source.uri!r}: {scheme}:// is not supported", "use a path, file:// or s3://")
+                raise CorpusInvalid(
+                    f"corpus source {source.uri!r}: {scheme}:// is not supported",
+                    "use a path, file:// or s3://",
+                )
 
     def report(rows: int) -> None:
         if rows % REPORT_EVERY == 0:
@@ -100,7 +111,9 @@ def keep_clean(
     kept, leaked = [], []
     for trajectory in trajectories:
         if trajectory.task.id in held_tasks:
-            leaked.append(SetAside(trajectory.source, 0, f"{trajectory.id}: its task is held out for evaluation"))
+            leaked.append(
+                SetAside(trajectory.source, 0, f"{trajectory.id}: its task is held out for evaluation")
+            )
         elif found := index.find(trajectory.task.id, trajectory.head):
             leaked.append(SetAside(trajectory.source, 0, f"{trajectory.id}: {found}"))
         else:
@@ -123,7 +136,9 @@ def _dev_tasks(suites: Sequence[SuiteRef], held: HeldOut) -> list[DevTask]:
     out = [DevTask(r["id"], r["family"], r["group"], "") for r in held.rows]
     for ref in suites:
         if ref.name != "corpus":
-            out += [DevTask(t.id, t.family, t.id, _prompt(t)) for t in registry.suite(ref.name).tasks(ref.params)]
+            out += [
+                DevTask(t.id, t.family, t.id, _prompt(t)) for t in registry.suite(ref.name).tasks(ref.params)
+            ]
     if suites and not out:
         raise ContractBroken("evaluation.suites: no dev tasks at all", "check the suites' params")
     return out
@@ -140,7 +155,10 @@ def _split(dev: Sequence[DevTask], params: IngestParams) -> dict[str, list[str]]
     for task in dev:
         out[where[task.group]].append(task.id)
     if dev and not out["sel"]:
-        raise ContractBroken(f"{len(dev)} dev tasks are too few: none falls to sel", "raise evaluation.splits.sel, or add tasks")
+        raise ContractBroken(
+            f"{len(dev)} dev tasks are too few: none falls to sel",
+            "raise evaluation.splits.sel, or add tasks",
+        )
     return {name: sorted(ids) for name, ids in out.items()}
 
 

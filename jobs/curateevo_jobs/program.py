@@ -14,13 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from curateevo.api.errors import ContractBroken, CurateEvoError, Denied, ExitCode
 from curateevo.api.stage import Manifest, StageRequest, Usage
 from curateevo.store.artifacts import fetch_inputs, publish, read_manifest, remember, reuse
 from curateevo.store.connect import connect
 from curateevo.store.protocol import Store
+from pydantic import ValidationError
+
 from curateevo_jobs.checkpoints import open_checkpoints
 from curateevo_jobs.progress import open_progress
 from curateevo_jobs.stage import Progress, StageResult, StageRun
@@ -80,13 +80,19 @@ def run_stage(request: StageRequest, progress: Progress) -> Manifest:
 
 def _work(request: StageRequest, store: Store, progress: Progress) -> Manifest:
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix=f"curateevo-{request.stage}-", dir=os.environ.get(SCRATCH_VARIABLE)) as name:
+    with tempfile.TemporaryDirectory(
+        prefix=f"curateevo-{request.stage}-", dir=os.environ.get(SCRATCH_VARIABLE)
+    ) as name:
         folder = Path(name)
         for part in ("inputs", "output", "scratch"):
             (folder / part).mkdir()
         fetch_inputs(store, request.inputs, folder / "inputs")
-        checkpoints = open_checkpoints(store, request.checkpoint_prefix or f"{request.prefix}.checkpoints", folder)
-        run = StageRun(request, folder / "inputs", folder / "output", folder / "scratch", checkpoints, progress)
+        checkpoints = open_checkpoints(
+            store, request.checkpoint_prefix or f"{request.prefix}.checkpoints", folder
+        )
+        run = StageRun(
+            request, folder / "inputs", folder / "output", folder / "scratch", checkpoints, progress
+        )
         result = _program(request.params.stage)(run, request.params)
         manifest = publish(
             store,
@@ -139,7 +145,7 @@ def _end(log: Path | None, stage: str, code: ExitCode, outcome: str, message: st
     if code is not ExitCode.OK:
         print(f"{stage}: {message}", file=sys.stderr, flush=True)  # noqa: T201
     if log is not None:
-        log.write_text(json.dumps({"stage": stage, "exitCode": int(code), "outcome": outcome, "message": message[:2000]}))
+        log.write_text(
+            json.dumps({"stage": stage, "exitCode": int(code), "outcome": outcome, "message": message[:2000]})
+        )
     return int(code)
-
-

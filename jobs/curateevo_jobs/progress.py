@@ -26,8 +26,15 @@ class JsonProgress:
         if phase == self._last[0] and done < total and now - self._last[1] < MIN_INTERVAL_SECONDS:
             return
         self._last = (phase, now)
-        line = {"stage": self._stage, "phase": phase, "done": done, "total": total, "metrics": metrics, "time": round(now, 3)}
-        print(json.dumps(line), file=self._stream, flush=True)  # noqa: T201
+        line = {
+            "stage": self._stage,
+            "phase": phase,
+            "done": done,
+            "total": total,
+            "metrics": metrics,
+            "time": round(now, 3),
+        }
+        print(json.dumps(line), file=self._stream, flush=True)
 
     def close(self) -> None:
         """Nothing to do: every line is out already."""
@@ -37,7 +44,13 @@ class TerminalProgress:
     """A bar per phase."""
 
     def __init__(self, stage: str) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.fields[note]}"))
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[note]}"),
+        )
         self._progress = Progress(*columns, console=Console(stderr=True))
         self._progress.start()
         self._stage = stage

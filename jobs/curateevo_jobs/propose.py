@@ -17,6 +17,7 @@ from curateevo.evolver.rules import RulesProposer
 from curateevo.policy.source import check_static, policy_digest
 from curateevo.trajectories.corpus import PROFILE
 from curateevo.trajectories.model import JsonObject
+
 from curateevo_jobs.stage import StageResult, StageRun
 
 POLICY, SUBMISSION = "policy.py", "submission.py"
@@ -43,7 +44,11 @@ def propose(run: StageRun, params: ProposeParams) -> StageResult:
     (run.output / "policy.diff").write_text(diff, encoding="utf-8")
     _write(run.output / "proposal.json", _record(proposal))
     return StageResult(
-        ProposeSummary(policy_digest=policy_digest(proposal.source), method=proposal.method, hypothesis=proposal.hypothesis),
+        ProposeSummary(
+            policy_digest=policy_digest(proposal.source),
+            method=proposal.method,
+            hypothesis=proposal.hypothesis,
+        ),
         tokens=proposal.tokens,
         usd=proposal.usd,
         calls=proposal.calls,
@@ -82,7 +87,9 @@ def open_proposer(params: ProposeParams, inputs: Path) -> Proposer:
 
 def read_diagnosis(inputs: Path) -> Diagnosis:
     """Diagnose the champion's episodes on diag (its first training seed)."""
-    episodes = [r for r in parse_jsonl((inputs / TRAJECTORIES).read_text(encoding="utf-8")) if r["subject"] == SUBJECT]
+    episodes = [
+        r for r in parse_jsonl((inputs / TRAJECTORIES).read_text(encoding="utf-8")) if r["subject"] == SUBJECT
+    ]
     results = parse_jsonl((inputs / RESULTS).read_text(encoding="utf-8"))
     checks = {(r["task"], r["repeat"]): r["checks"] for r in results if r["subject"] == SUBJECT}
     return diagnose(episodes, checks)
@@ -95,7 +102,9 @@ def _context(diagnosis: Diagnosis, profile: JsonObject) -> JsonObject:
 
 
 def _record(proposal: Proposal) -> JsonObject:
-    edits = [{"search": e.search, "replace": e.replace} for e in proposal.patch.edits] if proposal.patch else []
+    edits = (
+        [{"search": e.search, "replace": e.replace} for e in proposal.patch.edits] if proposal.patch else []
+    )
     return {
         "method": proposal.method,
         "hypothesis": proposal.hypothesis,

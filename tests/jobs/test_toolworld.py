@@ -382,7 +382,7 @@ def test_the_base_is_small_and_whole() -> None:
     assert {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"} <= files
     assert sum(path.stat().st_size for path in BASE.iterdir()) < 3_200_000
     settings = json.loads((BASE / "config.json").read_text())
-    assert settings["max_position_embeddings"] == 2048 and settings["head_dim"] >= 32
+    assert settings["max_position_embeddings"] == 32768 and settings["head_dim"] >= 32
 
 
 def test_every_value_is_one_token_and_no_tool_name_is(tokenizer: Any) -> None:
@@ -417,7 +417,7 @@ def test_the_base_loads_and_predicts(tokenizer: Any) -> None:
     model = transformers.AutoModelForCausalLM.from_pretrained(BASE, dtype=torch.float32)
     prompt = [
         {"role": "system", "content": "notes:\nMilan code amber"},
-        {"role": "user", "content": "fold zib Milan."},
+        {"role": "user", "content": "fold_leaf zib Milan."},
     ]
     tools = [
         {"type": "function", "function": {"name": n, "parameters": {"properties": {k: {} for k in a}}}}

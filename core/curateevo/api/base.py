@@ -16,7 +16,11 @@ class Model(BaseModel):
     """A frozen model with camelCase aliases that refuses fields it does not know."""
 
     model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, use_attribute_docstrings=True
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
     )
 
     def to_wire(self) -> JsonObject:

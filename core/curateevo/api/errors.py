@@ -1,15 +1,15 @@
 """The exception tree. The class of an error says who acts on it.
 
-    CurateEvoError
-    ├── SpecInvalid        the user: the YAML must change
-    ├── ContractBroken     us or the data: bad input to a stage, never repaired in silence
-    │   ├── ArtifactCorrupt    a digest or a size does not match
-    │   ├── CorpusInvalid      too many rows could not be read
-    │   └── PolicyRejected     the policy broke its contract: a result, fed to the evolver
-    ├── Transient          nobody: try again later
-    │   └── StoreUnavailable
-    ├── Denied             an admin: credentials, permissions, quota, a full disk
-    └── Conflict           somebody else wrote first
+CurateEvoError
+├── SpecInvalid        the user: the YAML must change
+├── ContractBroken     us or the data: bad input to a stage, never repaired in silence
+│   ├── ArtifactCorrupt    a digest or a size does not match
+│   ├── CorpusInvalid      too many rows could not be read
+│   └── PolicyRejected     the policy broke its contract: a result, fed to the evolver
+├── Transient          nobody: try again later
+│   └── StoreUnavailable
+├── Denied             an admin: credentials, permissions, quota, a full disk
+└── Conflict           somebody else wrote first
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def parse_evolution(text: str, where: str) -> CurationEvolution:
     try:
         evolution = CurationEvolution.model_validate(raw)
     except ValidationError as error:
-        raise SpecInvalid(_report(where, [_line(e) for e in error.errors()])) from error
+        raise SpecInvalid(_report(where, [_line(e) for e in _innermost(error.errors())])) from error
     broken = [f"{rule.path}: {rule.message}" for rule in broken_rules(evolution.spec)]
     if broken:
         raise SpecInvalid(_report(where, broken))
@@ -41,6 +41,14 @@ def parse_evolution(text: str, where: str) -> CurationEvolution:
 def _report(where: str, lines: list[str]) -> str:
     count = f"{len(lines)} problem{'s' if len(lines) != 1 else ''}"
     return "\n".join([f"{where}: {count}", *(f"  {line}" for line in lines)])
+
+
+def _innermost(errors: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Errors without those of containers whose members are wrong: they only repeat it."""
+    paths = [e["loc"] for e in errors]
+    return [
+        e for e in errors if not any(len(p) > len(e["loc"]) and p[: len(e["loc"])] == e["loc"] for p in paths)
+    ]
 
 
 def _line(error: ErrorDetails) -> str:
@@ -86,4 +94,6 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 
 def _kind(value: Any) -> str:
-    return {dict: "a mapping", list: "a list", str: "text", type(None): "nothing"}.get(type(value), type(value).__name__)
+    return {dict: "a mapping", list: "a list", str: "text", type(None): "nothing"}.get(
+        type(value), type(value).__name__
+    )

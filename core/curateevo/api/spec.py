@@ -14,7 +14,9 @@ Uri = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
 Seconds = Annotated[int, Field(ge=1, le=2_592_000)]
-Quantity = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$", max_length=32)]
+Quantity = Annotated[
+    str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$", max_length=32)
+]
 
 
 class Focus(StrEnum):
@@ -136,7 +138,10 @@ class Rounds(Model):
     """Rounds without a commit after which the run ends."""
     goal: Fraction | None = None
     """P of the champion at which the run ends."""
-    focus: Annotated[tuple[Focus, ...], Field(min_length=1, max_length=8)] = (Focus.EFFECTIVENESS, Focus.EFFICIENCY)
+    focus: Annotated[tuple[Focus, ...], Field(min_length=1, max_length=8)] = (
+        Focus.EFFECTIVENESS,
+        Focus.EFFICIENCY,
+    )
     """The focus of each round, in turn."""
 
 
@@ -299,8 +304,8 @@ class EvolutionSpec(Model):
     sandbox: Sandbox = Sandbox()
     budget: Budget = Budget()
     storage: Storage
-    templates: dict[Literal["ingest", "curate", "train", "serve", "evaluate", "propose"], dict[str, Any]] = Field(
-        default_factory=dict
+    templates: dict[Literal["ingest", "curate", "train", "serve", "evaluate", "propose"], dict[str, Any]] = (
+        Field(default_factory=dict)
     )
     """Pod templates by stage, merged into what the operator renders. Not read on one machine."""
     deadlines: Deadlines = Deadlines()

@@ -229,7 +229,8 @@ class ProposeSummary(Model):
 
 
 Summary = Annotated[
-    IngestSummary | CurateSummary | TrainSummary | EvaluateSummary | ProposeSummary, Field(discriminator="kind")
+    IngestSummary | CurateSummary | TrainSummary | EvaluateSummary | ProposeSummary,
+    Field(discriminator="kind"),
 ]
 
 

@@ -58,7 +58,13 @@ def compare(
 
 
 def _judge(
-    rule: Acceptance, focus: Focus, delta_p: float, delta_c: float, delta_j: float, lower: float, lambda_: float
+    rule: Acceptance,
+    focus: Focus,
+    delta_p: float,
+    delta_c: float,
+    delta_j: float,
+    lower: float,
+    lambda_: float,
 ) -> tuple[bool, Reason, str]:
     match rule.rule:
         case AcceptanceRule.PAPER:
@@ -69,13 +75,17 @@ def _judge(
         case AcceptanceRule.PAIRED:
             bound = lower - lambda_ * delta_c
             commit = bound > 0
-            text = f"J changed by {delta_j:+.4f}, at {rule.confidence:.0%} confidence by more than {bound:+.4f}"
+            text = (
+                f"J changed by {delta_j:+.4f}, at {rule.confidence:.0%} confidence by more than {bound:+.4f}"
+            )
             return commit, Reason.IMPROVED if commit else Reason.NOT_IMPROVED, text
         case _:
             assert_never(rule.rule)
 
 
-def _judge_efficiency(rule: Acceptance, delta_p: float, delta_c: float, lower: float) -> tuple[bool, Reason, str]:
+def _judge_efficiency(
+    rule: Acceptance, delta_p: float, delta_c: float, lower: float
+) -> tuple[bool, Reason, str]:
     margin = rule.non_inferiority_margin
     if delta_c >= 0:
         return False, Reason.NOT_CHEAPER, f"C did not fall ({delta_c:+.4f})"
@@ -135,5 +145,3 @@ def detectable_gain(tasks: int, changed_share: float = 0.3) -> float:
     """The gain in P that is seen one time in two: about 1.28 standard errors, sqrt(d / n), of a paired difference in
     which a share `changed_share` of tasks changed its outcome."""
     return 1.28 * float(np.sqrt(changed_share / max(1, tasks)))
-
-

@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Generic, TypeVar
 
-from curateevo.api.evolution import EvolutionStatus, Measurement, Reason, Stage, VersionPhase, VersionSpec, VersionStatus
+from curateevo.api.evolution import (
+    EvolutionStatus,
+    Measurement,
+    Reason,
+    Stage,
+    VersionPhase,
+    VersionSpec,
+    VersionStatus,
+)
 from curateevo.api.stage import ChampionPointer, DecisionRecord, FileRef, Manifest, ScoreTable, StageRequest
 
 S = TypeVar("S", EvolutionStatus, VersionStatus)
@@ -53,7 +61,9 @@ class StageSeen:
     @property
     def done(self) -> AttemptSeen | None:
         """The first attempt with a valid manifest."""
-        return min((a for a in self.attempts if a.manifest is not None), key=lambda a: a.attempt, default=None)
+        return min(
+            (a for a in self.attempts if a.manifest is not None), key=lambda a: a.attempt, default=None
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,13 @@ def _finish(
 
 
 def _intend(status: StageStatus, attempt: int, now: float) -> StageDecision:
-    update = {"attempt": attempt, "state": StageState.ACTIVE, "started_at": now, "retry_at": None, "observed": False}
+    update = {
+        "attempt": attempt,
+        "state": StageState.ACTIVE,
+        "started_at": now,
+        "retry_at": None,
+        "observed": False,
+    }
     return StageDecision(status.model_copy(update=update), wake_in=0.0)
 
 
@@ -98,7 +104,9 @@ def _follow(status: StageStatus, attempt: AttemptSeen, context: StageContext, no
         case JobState.PENDING:
             left = started + context.pending_seconds - now
             if left <= 0:
-                return _expire(status, Reason.PENDING_TOO_LONG, attempt.message or "no node took the job", context, now)
+                return _expire(
+                    status, Reason.PENDING_TOO_LONG, attempt.message or "no node took the job", context, now
+                )
             return StageDecision(_observed(status, attempt.message), wake_in=min(left, POLL_SECONDS))
         case JobState.RUNNING:
             left = (attempt.since or started) + context.deadline_seconds - now
@@ -109,7 +117,13 @@ def _follow(status: StageStatus, attempt: AttemptSeen, context: StageContext, no
         case JobState.SUCCEEDED:
             left = (attempt.since or started) + context.manifest_seconds - now
             if left <= 0:
-                return _retry(status, Reason.METRICS_UNAVAILABLE, "the job succeeded and left no valid manifest", context, now)
+                return _retry(
+                    status,
+                    Reason.METRICS_UNAVAILABLE,
+                    "the job succeeded and left no valid manifest",
+                    context,
+                    now,
+                )
             return StageDecision(_observed(status, ""), wake_in=left)
         case JobState.FAILED:
             return _retry(status, *_classify(attempt), context, now)
@@ -134,13 +148,17 @@ def _classify(attempt: AttemptSeen) -> tuple[Reason, str]:
             return Reason.PROGRAM_FAILED, message
 
 
-def _expire(status: StageStatus, reason: Reason, message: str, context: StageContext, now: float) -> StageDecision:
+def _expire(
+    status: StageStatus, reason: Reason, message: str, context: StageContext, now: float
+) -> StageDecision:
     decision = _retry(status, reason, message, context, now)
     stop = StopJob(context.name(status.attempt), context.stage, context.version, status.attempt)
     return StageDecision(decision.status, (stop,), decision.notices, decision.wake_in)
 
 
-def _retry(status: StageStatus, reason: Reason, message: str, context: StageContext, now: float) -> StageDecision:
+def _retry(
+    status: StageStatus, reason: Reason, message: str, context: StageContext, now: float
+) -> StageDecision:
     """Count the failure and wait for the next attempt, or give up. Infrastructure and application count apart."""
     infrastructure = reason in (Reason.INFRASTRUCTURE, Reason.PENDING_TOO_LONG, Reason.DENIED)
     count = (status.infrastructure_failures if infrastructure else status.application_failures) + 1
@@ -155,7 +173,11 @@ def _retry(status: StageStatus, reason: Reason, message: str, context: StageCont
     if reason is Reason.DENIED:
         wait = max(wait, DENIED_BACKOFF_SECONDS)
     update |= {"state": StageState.WAITING, "retry_at": now + wait}
-    notice = Notice(reason.value, f"{context.stage.value} attempt {status.attempt}: {message}; again in {wait:g} s", warning=True)
+    notice = Notice(
+        reason.value,
+        f"{context.stage.value} attempt {status.attempt}: {message}; again in {wait:g} s",
+        warning=True,
+    )
     return StageDecision(status.model_copy(update=update), notices=(notice,), wake_in=wait)
 
 

@@ -58,11 +58,17 @@ def plan_version(
     for stage in STAGES:
         start = _starter(who, spec, stage, seen, manifests)
         context = stage_context(who, spec.evolution_spec, stage, spec.number, start)
-        step = plan_stage(status.stages.get(stage, StageStatus()), seen.stages.get(stage, StageSeen()), context, now)
+        step = plan_stage(
+            status.stages.get(stage, StageStatus()), seen.stages.get(stage, StageSeen()), context, now
+        )
         status = _with_stage(status, stage, step)
         if step.failed:
             failed = status.model_copy(
-                update={"phase": VersionPhase.FAILED, "reason": step.status.reason, "message": f"{stage}: {step.status.message}"[:2048]}
+                update={
+                    "phase": VersionPhase.FAILED,
+                    "reason": step.status.reason,
+                    "message": f"{stage}: {step.status.message}"[:2048],
+                }
             )
             return Decision(failed, step.actions, step.notices, wake_in=0.0)
         if step.manifest is None:
@@ -74,7 +80,11 @@ def plan_version(
 
 
 def stage_context(
-    who: Identity, spec: EvolutionSpec, stage: Stage, version: int | None, start: Callable[[int], StageRequest]
+    who: Identity,
+    spec: EvolutionSpec,
+    stage: Stage,
+    version: int | None,
+    start: Callable[[int], StageRequest],
 ) -> StageContext:
     """Deadlines and names of a stage."""
     deadlines = spec.deadlines
@@ -148,7 +158,11 @@ def _measure(
     measurement = measure(spec.evolution_spec, ingest, manifests)
     if isinstance(measurement, str):
         failed = status.model_copy(
-            update={"phase": VersionPhase.FAILED, "reason": Reason.METRICS_UNAVAILABLE, "message": measurement}
+            update={
+                "phase": VersionPhase.FAILED,
+                "reason": Reason.METRICS_UNAVAILABLE,
+                "message": measurement,
+            }
         )
         return Decision(failed, wake_in=0.0)
     measured = status.model_copy(update={"phase": VersionPhase.MEASURED, "measurement": measurement})
@@ -183,7 +197,9 @@ def measure(spec: EvolutionSpec, ingest: Manifest, manifests: dict[Stage, Manife
     )
 
 
-def _take_verdict(status: VersionStatus, seen: VersionStagesSeen, stops: tuple[Action, ...]) -> Decision[VersionStatus]:
+def _take_verdict(
+    status: VersionStatus, seen: VersionStagesSeen, stops: tuple[Action, ...]
+) -> Decision[VersionStatus]:
     record = seen.decision
     if record is None or status.verdict is record.verdict:
         return Decision(status, stops)

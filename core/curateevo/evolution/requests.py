@@ -57,12 +57,22 @@ def floors_request(who: Identity, spec: EvolutionSpec, attempt: int, ingest: Man
         Subject(name="untrained", kind=SubjectKind.BASE),
     )
     return _request(
-        who, spec, Stage.FLOORS, None, attempt, _task_inputs(ingest), evaluate_params(spec, subjects, ("sel", "test"))
+        who,
+        spec,
+        Stage.FLOORS,
+        None,
+        attempt,
+        _task_inputs(ingest),
+        evaluate_params(spec, subjects, ("sel", "test")),
     )
 
 
 def seal_request(
-    who: Identity, spec: EvolutionSpec, attempt: int, ingest: Manifest, versions: Mapping[str, tuple[Manifest, Manifest]]
+    who: Identity,
+    spec: EvolutionSpec,
+    attempt: int,
+    ingest: Manifest,
+    versions: Mapping[str, tuple[Manifest, Manifest]],
 ) -> StageRequest:
     """The first and the last champion on the sealed test. `versions`: name to (curate, train)."""
     inputs = _task_inputs(ingest)
@@ -72,7 +82,9 @@ def seal_request(
             subject = f"{name}-{seed_subject(index)}"
             subjects.append(Subject(name=subject, kind=SubjectKind.MODEL))
             inputs |= _model_inputs(subject, index, curate, train, spec)
-    return _request(who, spec, Stage.SEAL, None, attempt, inputs, evaluate_params(spec, tuple(subjects), ("test",)))
+    return _request(
+        who, spec, Stage.SEAL, None, attempt, inputs, evaluate_params(spec, tuple(subjects), ("test",))
+    )
 
 
 def propose_request(
@@ -96,7 +108,12 @@ def propose_request(
 
 
 def curate_request(
-    who: Identity, version: VersionSpec, attempt: int, ingest: Manifest, policy: FileRef, context: FileRef | None
+    who: Identity,
+    version: VersionSpec,
+    attempt: int,
+    ingest: Manifest,
+    policy: FileRef,
+    context: FileRef | None,
 ) -> StageRequest:
     spec = version.evolution_spec
     inputs = {POLICY: policy} | {path: ingest.file(path).ref for path in CORPUS_FILES}
@@ -154,7 +171,9 @@ def _model_inputs(
     subject: str, index: int, curate: Manifest, train: Manifest, spec: EvolutionSpec
 ) -> dict[str, FileRef]:
     folder = f"model-{index}/"
-    inputs = {f"{subject}/model/{path.removeprefix(folder)}": ref for path, ref in train.under(folder).items()}
+    inputs = {
+        f"{subject}/model/{path.removeprefix(folder)}": ref for path, ref in train.under(folder).items()
+    }
     if spec.memory.enabled:
         inputs[f"{subject}/{MEMORY}"] = curate.file(MEMORY).ref
     return inputs

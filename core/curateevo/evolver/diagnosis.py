@@ -40,16 +40,36 @@ class Mode(StrEnum):
 HINTS: dict[Mode, tuple[str, str, str]] = {
     Mode.MALFORMED_CALL: ("SFT rows show broken call syntax", "drop malformed turns", "sft"),
     Mode.REPEATED_FAILURE: ("SFT rows insist on a failing call", "fold repeats, keep the recovery", "sft"),
-    Mode.INVENTED_ARGUMENT: ("a value is needed that no request holds", "supply facts by memory, drop ungrounded rows", "memory"),
-    Mode.RECOVERY_FAILURE: ("too few rows show what to do after an error", "keep recoveries, fold repeats, upsample them", "sft"),
+    Mode.INVENTED_ARGUMENT: (
+        "a value is needed that no request holds",
+        "supply facts by memory, drop ungrounded rows",
+        "memory",
+    ),
+    Mode.RECOVERY_FAILURE: (
+        "too few rows show what to do after an error",
+        "keep recoveries, fold repeats, upsample them",
+        "sft",
+    ),
     Mode.SCHEMA_VIOLATION: ("SFT rows break tool schemas", "keep schema-valid rows only", "sft"),
     Mode.NO_CALL: ("SFT rows answer without the call that was needed", "drop rows that stop early", "sft"),
-    Mode.WRONG_TOOL: ("SFT rows use a wrong tool, or the right one is rare", "keep reliable kinds of work, balance families", "sft"),
+    Mode.WRONG_TOOL: (
+        "SFT rows use a wrong tool, or the right one is rare",
+        "keep reliable kinds of work, balance families",
+        "sft",
+    ),
     Mode.STOPPED_EARLY: ("SFT rows end before the work is done", "keep reliable kinds of work", "sft"),
     Mode.NEEDLESS_CALL: ("SFT rows hold detours", "drop unused calls", "sft"),
     Mode.LOOP: ("SFT rows repeat themselves", "fold repeats, cap turns", "sft"),
-    Mode.MEMORY_MISLED: ("a retrieved note was wrong or beside the point", "believe successful results only", "memory"),
-    Mode.WRONG_ARGUMENT: ("SFT rows copy the wrong value", "drop rows with lazy defaults, practise by RL", "rl"),
+    Mode.MEMORY_MISLED: (
+        "a retrieved note was wrong or beside the point",
+        "believe successful results only",
+        "memory",
+    ),
+    Mode.WRONG_ARGUMENT: (
+        "SFT rows copy the wrong value",
+        "drop rows with lazy defaults, practise by RL",
+        "rl",
+    ),
     Mode.UNKNOWN: ("no rule explains it", "look at the episode", "sft"),
 }
 
@@ -138,7 +158,9 @@ def diagnose(episodes: Iterable[JsonObject], checks: dict[tuple[str, int], dict[
 def explain(row: JsonObject, checks: dict[str, bool]) -> Finding:
     """The mode of one failed episode, with its quote."""
     try:
-        parts = conversation(read_record({"messages": unique_call_ids(row["messages"])}, "openai-messages").steps)
+        parts = conversation(
+            read_record({"messages": unique_call_ids(row["messages"])}, "openai-messages").steps
+        )
     except RowInvalid as error:
         return Finding(Mode.UNKNOWN, row["family"], Evidence(row["task"], 0, str(error)[:MAX_QUOTE_CHARS]))
     opening = " ".join([parts.system or "", *parts.head])
@@ -148,7 +170,11 @@ def explain(row: JsonObject, checks: dict[str, bool]) -> Finding:
         if found is not None and (turn := _quoted_turn(row, parts.turns, found[1], found[2])) is not None:
             return Finding(found[0], row["family"], Evidence(row["task"], turn, found[2][:MAX_QUOTE_CHARS]))
     quote = parts.turns[-1].content if parts.turns else ""
-    return Finding(Mode.UNKNOWN, row["family"], Evidence(row["task"], max(0, len(parts.turns) - 1), quote[:MAX_QUOTE_CHARS]))
+    return Finding(
+        Mode.UNKNOWN,
+        row["family"],
+        Evidence(row["task"], max(0, len(parts.turns) - 1), quote[:MAX_QUOTE_CHARS]),
+    )
 
 
 Found = tuple[Mode, int, str] | None
@@ -187,7 +213,10 @@ def _invented(turns: Sequence[Turn], opening: str, notes: str, checks: dict[str,
 
 def _recovery(turns: Sequence[Turn], opening: str, notes: str, checks: dict[str, bool]) -> Found:
     calling = [(n, t) for n, t in enumerate(turns) if t.calls]
-    if calling and (bad := next((r for r in calling[-1][1].results if reads_like_error(r)), None)) is not None:
+    if (
+        calling
+        and (bad := next((r for r in calling[-1][1].results if reads_like_error(r)), None)) is not None
+    ):
         if notes and any(v in notes for c in calling[-1][1].calls for v in values(c.parsed())):
             return Mode.MEMORY_MISLED, calling[-1][0], bad
         mode = Mode.SCHEMA_VIOLATION if "argument" in bad or "tool" in bad else Mode.RECOVERY_FAILURE
@@ -220,7 +249,9 @@ def _loop(turns: Sequence[Turn], opening: str, notes: str, checks: dict[str, boo
     counts = Counter((c.name, c.arguments) for t in turns for c in t.calls)
     if counts and counts.most_common(1)[0][1] >= LOOP_CALLS:
         name, arguments = counts.most_common(1)[0][0]
-        number = next(n for n, t in enumerate(turns) if any((c.name, c.arguments) == (name, arguments) for c in t.calls))
+        number = next(
+            n for n, t in enumerate(turns) if any((c.name, c.arguments) == (name, arguments) for c in t.calls)
+        )
         return Mode.LOOP, number, arguments
     return None
 

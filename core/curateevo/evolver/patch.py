@@ -51,16 +51,24 @@ def _apply(source: str, edit: Edit, number: int) -> str:
             raise PolicyRejected("search", f"edit {number} has an empty SEARCH", "quote the lines to replace")
         return source.replace(edit.search, edit.replace, 1)
     if count > 1:
-        raise PolicyRejected("search", f"edit {number}: SEARCH stands {count} times in the policy", "quote more lines")
+        raise PolicyRejected(
+            "search", f"edit {number}: SEARCH stands {count} times in the policy", "quote more lines"
+        )
     first = edit.search.strip().splitlines()[0]
-    near = difflib.get_close_matches(first, [line.strip() for line in source.splitlines()], n=NEAR_LINES, cutoff=0.4)
-    raise PolicyRejected("search", f"edit {number}: SEARCH does not stand in the policy", "nearest lines: " + " | ".join(near))
+    near = difflib.get_close_matches(
+        first, [line.strip() for line in source.splitlines()], n=NEAR_LINES, cutoff=0.4
+    )
+    raise PolicyRejected(
+        "search", f"edit {number}: SEARCH does not stand in the policy", "nearest lines: " + " | ".join(near)
+    )
 
 
 def _only_evolvable(before: str, after: str) -> None:
     if _fixed_part(before) != _fixed_part(after):
         raise PolicyRejected(
-            "evolvable", "something outside the stage functions and PARAMS was changed", "edit stage functions and PARAMS only"
+            "evolvable",
+            "something outside the stage functions and PARAMS was changed",
+            "edit stage functions and PARAMS only",
         )
 
 
@@ -84,7 +92,9 @@ def params_edit(source: str, changes: dict[str, Any]) -> tuple[Edit, ...]:
     edits = []
     for name, value in changes.items():
         if name not in known:
-            raise PolicyRejected("params", f"the policy has no parameter {name!r}", f"known: {', '.join(sorted(known))}")
+            raise PolicyRejected(
+                "params", f"the policy has no parameter {name!r}", f"known: {', '.join(sorted(known))}"
+            )
         if known[name] != value:
             edits.append(Edit(f'"{name}": {known[name]!r},', f'"{name}": {value!r},'))
     return tuple(edits)
@@ -94,5 +104,3 @@ def unified_diff(before: str, after: str, parent: str, child: str) -> str:
     """The diff of two policies, as git prints it."""
     lines = difflib.unified_diff(before.splitlines(True), after.splitlines(True), parent, child)
     return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
-
-

@@ -30,7 +30,12 @@ class Method:
 
 
 def _filter(params: Params) -> dict[str, Any]:
-    return {"refine_malformed": True, "select_recovered": True, "select_reliable": 0.5, "select_success": True}
+    return {
+        "refine_malformed": True,
+        "select_recovered": True,
+        "select_reliable": 0.5,
+        "select_success": True,
+    }
 
 
 def _refine(params: Params) -> dict[str, Any]:
@@ -98,7 +103,9 @@ METHODS: tuple[Method, ...] = (
     Method(
         "balance-families",
         EFFECT,
-        frozenset({Mode.WRONG_TOOL, Mode.NO_CALL, Mode.STOPPED_EARLY, Mode.WRONG_ARGUMENT, Mode.RECOVERY_FAILURE}),
+        frozenset(
+            {Mode.WRONG_TOOL, Mode.NO_CALL, Mode.STOPPED_EARLY, Mode.WRONG_ARGUMENT, Mode.RECOVERY_FAILURE}
+        ),
         "rare families drown under common ones at a fixed number of steps",
         "success on rare families",
         _balance,
@@ -135,10 +142,33 @@ METHODS: tuple[Method, ...] = (
         "success on families below 0.6",
         _aim,
     ),
-    Method("cap-families", EFFICIENT, frozenset(), "common families repeat one lesson", "fewer turns, same success", _cap),
-    Method("drop-duplicates", EFFICIENT, frozenset(), "exact duplicates teach nothing", "fewer turns", _deduplicate),
-    Method("drop-near-duplicates", EFFICIENT, frozenset(), "near duplicates teach little", "fewer turns", _near),
-    Method("drop-error-turns", EFFICIENT, frozenset(), "turns that failed may be noise", "fewer turns", _drop_errors),
+    Method(
+        "cap-families",
+        EFFICIENT,
+        frozenset(),
+        "common families repeat one lesson",
+        "fewer turns, same success",
+        _cap,
+    ),
+    Method(
+        "drop-duplicates",
+        EFFICIENT,
+        frozenset(),
+        "exact duplicates teach nothing",
+        "fewer turns",
+        _deduplicate,
+    ),
+    Method(
+        "drop-near-duplicates", EFFICIENT, frozenset(), "near duplicates teach little", "fewer turns", _near
+    ),
+    Method(
+        "drop-error-turns",
+        EFFICIENT,
+        frozenset(),
+        "turns that failed may be noise",
+        "fewer turns",
+        _drop_errors,
+    ),
 )
 
 
@@ -165,5 +195,7 @@ def ranked(focus: Focus, diagnosis: Diagnosis) -> list[Method]:
     """Methods of the focus (all for Combined), those that mend the most failures first."""
     counts = {cluster.mode: cluster.count for cluster in diagnosis.clusters}
     chosen = [m for m in METHODS if focus is Focus.COMBINED or m.focus is focus]
-    weights = {m.name: sum(counts.get(mode, 0) for mode in m.mends) / max(1, len(m.mends)) ** 0.5 for m in chosen}
+    weights = {
+        m.name: sum(counts.get(mode, 0) for mode in m.mends) / max(1, len(m.mends)) ** 0.5 for m in chosen
+    }
     return sorted(chosen, key=lambda m: -weights[m.name])

@@ -16,7 +16,12 @@ from curateevo.api.evolution import CurationEvolution, PolicyVersion, Verdict
 from curateevo.evolution.decision import Notice
 
 PLAIN_INTERVAL_SECONDS = 15.0
-STYLES = {Verdict.COMMITTED: "green", Verdict.REVERTED: "yellow", Verdict.REJECTED: "magenta", Verdict.FAILED: "red"}
+STYLES = {
+    Verdict.COMMITTED: "green",
+    Verdict.REVERTED: "yellow",
+    Verdict.REJECTED: "magenta",
+    Verdict.FAILED: "red",
+}
 
 
 @dataclass(slots=True)
@@ -45,7 +50,9 @@ class Display:
         self.console.print(Text(text))
 
     def notice(self, notice: Notice) -> None:
-        self.console.print(Text(f"{notice.reason}: ", style="yellow" if notice.warning else "cyan") + Text(notice.message))
+        self.console.print(
+            Text(f"{notice.reason}: ", style="yellow" if notice.warning else "cyan") + Text(notice.message)
+        )
 
     def progress(self, job: str, line: dict[str, Any]) -> None:
         """A line of a job's progress; called from its reader's thread."""
@@ -68,7 +75,12 @@ class Display:
         if self._job and self._line.get("total"):
             bar = Table.grid(padding=(0, 1))
             done, total = self._line["done"], self._line["total"]
-            bar.add_row(Text(self._job, style="dim"), Text(str(self._line["phase"])), ProgressBar(total, done, width=30), Text(_describe(self._line)))
+            bar.add_row(
+                Text(self._job, style="dim"),
+                Text(str(self._line["phase"])),
+                ProgressBar(total, done, width=30),
+                Text(_describe(self._line)),
+            )
             parts.append(bar)
         self._live.update(Group(*parts))
 
@@ -83,9 +95,13 @@ def versions_table(evolution: CurationEvolution, versions: dict[int, PolicyVersi
     status = evolution.status
     champion = f"champion v{status.champion.number}" if status.champion else "no champion yet"
     title = f"{evolution.metadata.name}: {status.phase}, {champion}, {status.message}"
-    table = Table(title=title, title_justify="left", title_style="bold")
+    table = Table(title=Text(title), title_justify="left", title_style="bold")
     for column in ("NUMBER", "PARENT", "FOCUS", "P", "C", "J", "TURNS", "VERDICT", "REASON"):
-        table.add_column(column, justify="right" if column in {"P", "C", "J", "TURNS", "NUMBER"} else "left", no_wrap=column != "REASON")
+        table.add_column(
+            column,
+            justify="right" if column in {"P", "C", "J", "TURNS", "NUMBER"} else "left",
+            no_wrap=column != "REASON",
+        )
     for number in sorted(versions):
         table.add_row(*_cells(versions[number]))
     return table
@@ -101,7 +117,11 @@ def _cells(version: PolicyVersion) -> tuple[str | Text, ...]:
         str(spec.number),
         "-" if spec.parent is None else str(spec.parent),
         spec.focus.value if spec.focus else "-",
-        *((f"{m.p:.3f}", f"{m.c:.3f}", f"{m.j:.3f}", str(m.sft_turns + m.rl_turns)) if m else ("", "", "", "")),
+        *(
+            (f"{m.p:.3f}", f"{m.c:.3f}", f"{m.j:.3f}", str(m.sft_turns + m.rl_turns))
+            if m
+            else ("", "", "", "")
+        ),
         verdict,
         status.reason.value if status.reason else "",
     )

@@ -55,4 +55,9 @@ def _row(row: JsonObject, name: str, target: str) -> JsonObject:
     tools = json.dumps(row["tools"], ensure_ascii=False)
     if name == "sft.jsonl":
         return {"messages": row["messages"], "tools": tools}
-    return {"prompt": row["messages"], "tools": tools, "reward": row["reward"], "reference": json.dumps(row["reference"])}
+    return {
+        "prompt": row["messages"],
+        "tools": tools,
+        "reward": row["reward"],
+        "reference": json.dumps(row["reference"]),
+    }

@@ -23,7 +23,13 @@ from curateevo.evolution.decision import JobState
 PR_SET_PDEATHSIG = 1
 STOP_SECONDS = 10.0
 LOG_TAIL_BYTES = 4000
-REQUEST, STARTED, EXITED, TERMINATION, LOG = "request.json", "started.json", "exit.json", "termination.json", "log.txt"
+REQUEST, STARTED, EXITED, TERMINATION, LOG = (
+    "request.json",
+    "started.json",
+    "exit.json",
+    "termination.json",
+    "log.txt",
+)
 ProgressLine = Callable[[str, dict[str, Any]], None]
 
 
@@ -61,7 +67,14 @@ class LocalJobs:
         scratch = folder / "scratch"
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir()
-        command = [sys.executable, "-m", "curateevo_jobs", request.params.stage, "--request", str(folder / REQUEST)]
+        command = [
+            sys.executable,
+            "-m",
+            "curateevo_jobs",
+            request.params.stage,
+            "--request",
+            str(folder / REQUEST),
+        ]
         command += ["--termination-log", str(folder / TERMINATION), "--progress", "json"]
         environment = {**os.environ, "CURATEEVO_SCRATCH": str(scratch), "PYTHONUNBUFFERED": "1"}
         environment.setdefault("OMP_NUM_THREADS", "1")
@@ -76,7 +89,9 @@ class LocalJobs:
                 start_new_session=True,
                 preexec_fn=_die_with_parent,
             )
-        (folder / STARTED).write_text(json.dumps({"pid": process.pid, "start": _start_ticks(process.pid), "time": time.time()}))
+        (folder / STARTED).write_text(
+            json.dumps({"pid": process.pid, "start": _start_ticks(process.pid), "time": time.time()})
+        )
         reader = threading.Thread(target=self._read, args=(name, process), daemon=True)
         reader.start()
         self._running[name] = _Running(process, reader)
@@ -151,7 +166,9 @@ class LocalJobs:
         if said:
             return str(said)
         with contextlib.suppress(OSError):
-            lines = (folder / LOG).read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace").strip().splitlines()
+            lines = (
+                (folder / LOG).read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace").strip().splitlines()
+            )
             if lines:
                 return f"exit code {code}: {lines[-1][:500]} (log: {folder / LOG})"
         return f"exit code {code}"

@@ -37,7 +37,9 @@ class RunFolder:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise Conflict(f"{self.root}: another `curateevo run` works on this run", "wait for it, or stop it") from error
+                raise Conflict(
+                    f"{self.root}: another `curateevo run` works on this run", "wait for it, or stop it"
+                ) from error
             yield
 
     def exists(self) -> bool:
@@ -66,7 +68,9 @@ class RunFolder:
         try:
             return kind.model_validate_json(path.read_bytes())
         except FileNotFoundError as error:
-            raise ContractBroken(f"{self.root}: no run here", "start one with `curateevo run FILE --dir DIR`") from error
+            raise ContractBroken(
+                f"{self.root}: no run here", "start one with `curateevo run FILE --dir DIR`"
+            ) from error
         except ValidationError as error:
             raise ContractBroken(f"{path}: not readable: {error.errors()[0]['msg']}") from error
 
@@ -84,7 +88,8 @@ def start_or_resume(folder: RunFolder, wanted: CurationEvolution) -> CurationEvo
     changed = [name for name in FIXED_SECTIONS if getattr(current.spec, name) != getattr(wanted.spec, name)]
     if changed:
         raise SpecInvalid(
-            f"spec.{changed[0]}: can't change within a run ({folder.root})", "use another --dir for another experiment"
+            f"spec.{changed[0]}: can't change within a run ({folder.root})",
+            "use another --dir for another experiment",
         )
     meta = current.metadata.model_copy(update={"generation": current.metadata.generation + 1})
     updated = current.model_copy(update={"spec": wanted.spec, "metadata": meta})

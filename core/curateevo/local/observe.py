@@ -143,7 +143,11 @@ class Observer:
             initial = self._initial_policy()
             return initial[0] if initial else None
         done = self._proposal(number, -1, {}).done
-        return done.manifest.file("policy.py").ref if done and done.manifest and done.manifest.has("policy.py") else None
+        return (
+            done.manifest.file("policy.py").ref
+            if done and done.manifest and done.manifest.has("policy.py")
+            else None
+        )
 
     def _table(self, evaluate: Manifest) -> ScoreTable | None:
         if not evaluate.has(SEL_SCORES):

@@ -71,9 +71,14 @@ def run_evolution(folder: RunFolder, evolution: CurationEvolution, display: Disp
 def check_runs_here(spec: EvolutionSpec) -> None:
     """Refuse early what one machine can't do. Raises SpecInvalid."""
     if spec.proposer.type in NOT_BUILT:
-        raise SpecInvalid(f"spec.proposer.type: {spec.proposer.type} is not built yet", "use rules, replay or manual")
+        raise SpecInvalid(
+            f"spec.proposer.type: {spec.proposer.type} is not built yet", "use rules, replay or manual"
+        )
     if spec.policy.initial.config_map_key_ref is not None:
-        raise SpecInvalid("spec.policy.initial.configMapKeyRef: there are no ConfigMaps on one machine", "use builtin or uri")
+        raise SpecInvalid(
+            "spec.policy.initial.configMapKeyRef: there are no ConfigMaps on one machine",
+            "use builtin or uri",
+        )
 
 
 @dataclass(slots=True)
@@ -115,7 +120,12 @@ class Shell:
         versions = self.folder.versions()
         seen = self.observer.evolution(self.evolution, versions)
         decision = plan_evolution(
-            self.who, self.evolution.spec, self.evolution.status, seen, time.time(), self.evolution.metadata.generation
+            self.who,
+            self.evolution.spec,
+            self.evolution.status,
+            seen,
+            time.time(),
+            self.evolution.metadata.generation,
         )
         changed = decision.status != self.evolution.status or bool(decision.actions)
         for action in decision.actions:
@@ -154,9 +164,14 @@ class Shell:
             case StopJob():
                 self.jobs.stop(action.name)
             case CreateVersion():
-                labels = {"curateevo.io/evolution": self.who.name, "curateevo.io/version": str(action.spec.number)}
+                labels = {
+                    "curateevo.io/evolution": self.who.name,
+                    "curateevo.io/version": str(action.spec.number),
+                }
                 if action.spec.number not in self.folder.versions():
-                    self.folder.save_version(PolicyVersion(metadata=object_meta(action.name, labels), spec=action.spec))
+                    self.folder.save_version(
+                        PolicyVersion(metadata=object_meta(action.name, labels), spec=action.spec)
+                    )
             case WriteDecision():
                 data = canonical_json(action.record.to_wire()).encode()
                 self.store.put_once(decision_key(self.who.uid, action.record.number), data)
@@ -185,7 +200,9 @@ class Shell:
     def _retry_now(self) -> None:
         """A person has started the loop again: what was waiting for its next attempt waits no longer."""
         status = self.evolution.status
-        self._save_status(status.model_copy(update={"stages": {k: _ready(s) for k, s in status.stages.items()}}))
+        self._save_status(
+            status.model_copy(update={"stages": {k: _ready(s) for k, s in status.stages.items()}})
+        )
         for version in self.folder.versions().values():
             stages = {k: _ready(s) for k, s in version.status.stages.items()}
             if stages != version.status.stages:
@@ -195,7 +212,10 @@ class Shell:
     def _raise_denied(self) -> None:
         """On one machine the admin sits in front of it: say so at once instead of trying again slowly."""
         versions = self.folder.versions().values()
-        stages = [*self.evolution.status.stages.values(), *(s for v in versions for s in v.status.stages.values())]
+        stages = [
+            *self.evolution.status.stages.values(),
+            *(s for v in versions for s in v.status.stages.values()),
+        ]
         for stage in stages:
             if stage.state is StageState.WAITING and stage.reason is Reason.DENIED:
                 raise Denied(stage.message, "mend it and run the same command again: nothing is lost")
@@ -217,7 +237,13 @@ def retry_failed(folder: RunFolder, evolution: CurationEvolution) -> CurationEvo
     if evolution.status.phase is not EvolutionPhase.FAILED:
         return evolution
     stages = {k: _ready(s, failed=True) for k, s in evolution.status.stages.items()}
-    update = {"phase": EvolutionPhase.PENDING, "reason": None, "message": "", "completed_at": None, "stages": stages}
+    update = {
+        "phase": EvolutionPhase.PENDING,
+        "reason": None,
+        "message": "",
+        "completed_at": None,
+        "stages": stages,
+    }
     renewed = evolution.model_copy(update={"status": evolution.status.model_copy(update=update)})
     folder.save_evolution(renewed)
     return renewed
@@ -241,4 +267,6 @@ def initial_policy(spec: EvolutionSpec) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ContractBroken(f"spec.policy.initial.uri: {path}: {error}", "name a readable Python file") from error
+        raise ContractBroken(
+            f"spec.policy.initial.uri: {path}: {error}", "name a readable Python file"
+        ) from error

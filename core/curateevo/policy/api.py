@@ -3,7 +3,16 @@
 from curateevo.policy.operators.augment import balance, cap, match_failures
 from curateevo.policy.operators.build import memory_facts, rl_environment, rl_next_action, rl_tasks
 from curateevo.policy.operators.deduplicate import drop_exact_duplicates, drop_near_duplicates, similarity
-from curateevo.policy.operators.items import Context, Corpus, Item, Items, MemoryItem, Resources, RlTask, TurnFlag
+from curateevo.policy.operators.items import (
+    Context,
+    Corpus,
+    Item,
+    Items,
+    MemoryItem,
+    Resources,
+    RlTask,
+    TurnFlag,
+)
 from curateevo.policy.operators.refine import (
     drop_error_turns,
     drop_malformed_turns,

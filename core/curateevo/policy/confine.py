@@ -71,7 +71,7 @@ def confine_self(limits: Limits, scratch: Path) -> str:
 def _apply_limits(limits: Limits) -> None:
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     _lower(resource.RLIMIT_AS, used + limits.memory_bytes)
-    _lower(resource.RLIMIT_CPU, limits.cpu_seconds)
+    _lower(resource.RLIMIT_CPU, limits.cpu_seconds, grace=1)
     _lower(resource.RLIMIT_FSIZE, limits.file_bytes)
     _lower(resource.RLIMIT_NOFILE, limits.open_files)
     _lower(resource.RLIMIT_CORE, 0)
@@ -79,10 +79,11 @@ def _apply_limits(limits: Limits) -> None:
     _lower(resource.RLIMIT_MSGQUEUE, 0)
 
 
-def _lower(kind: int, value: int) -> None:
+def _lower(kind: int, value: int, grace: int = 0) -> None:
+    """Set a limit for good; the hard one is `grace` higher, so that the soft one's signal tells the reason."""
     hard = resource.getrlimit(kind)[1]
-    bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    resource.setrlimit(kind, (bound, bound))
+    bound = value + grace if hard == resource.RLIM_INFINITY else min(value + grace, hard)
+    resource.setrlimit(kind, (min(value, bound), bound))
 
 
 def _become_nobody(scratch: Path) -> bool:
@@ -120,9 +121,13 @@ def _seccomp() -> None:
     errno_eperm = seccomp.ERRNO(1)
     rules: Any = seccomp.SyscallFilter(seccomp.ALLOW)
     for name in DENIED_CALLS:
-        with contextlib.suppress(ValueError, RuntimeError, OSError):  # a call that this architecture does not have
+        with contextlib.suppress(
+            ValueError, RuntimeError, OSError
+        ):  # a call that this architecture does not have
             rules.add_rule(errno_eperm, name)
-    rules.add_rule(seccomp.ERRNO(38), "clone3")  # ENOSYS: libc falls back to clone, whose flags can be looked at
+    rules.add_rule(
+        seccomp.ERRNO(38), "clone3"
+    )  # ENOSYS: libc falls back to clone, whose flags can be looked at
     rules.add_rule(errno_eperm, "clone", seccomp.Arg(0, seccomp.MASKED_EQ, CLONE_THREAD, 0))
     rules.add_rule(errno_eperm, "prlimit64", seccomp.Arg(2, seccomp.NE, 0))
     rules.load()

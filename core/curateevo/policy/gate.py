@@ -91,7 +91,9 @@ def check_deterministic(first: Recipe, second: Recipe) -> None:
 def check_contract(material: Material, *, corpus_turns: int, dev_prompts: dict[str, str]) -> None:
     """The rules on the rows themselves."""
     if not material.sft:
-        raise PolicyRejected("sft-not-empty", "no SFT row is left", "filter less: PARAMS or the order of select and refine")
+        raise PolicyRejected(
+            "sft-not-empty", "no SFT row is left", "filter less: PARAMS or the order of select and refine"
+        )
     budget = MAX_TURNS_FACTOR * corpus_turns
     if material.sft_turns + material.rl_turns > budget:
         raise PolicyRejected(
@@ -114,14 +116,18 @@ def _check_rl(material: Material) -> None:
             )
         if row["reward"] == "action_match" and not row["reference"]:
             raise PolicyRejected(
-                "rl-resolvable", f"RL task {row['id']} points at a turn without a call", "point at turns that call a tool"
+                "rl-resolvable",
+                f"RL task {row['id']} points at a turn without a call",
+                "point at turns that call a tool",
             )
 
 
 def _check_memory(material: Material) -> None:
     if len(material.memory) > MAX_MEMORY_ITEMS:
         raise PolicyRejected(
-            "memory-count", f"{len(material.memory)} items, allowed {MAX_MEMORY_ITEMS}", "lower the limit in build_memory"
+            "memory-count",
+            f"{len(material.memory)} items, allowed {MAX_MEMORY_ITEMS}",
+            "lower the limit in build_memory",
         )
     for row in material.memory:
         if not row["content"] or len(row["content"]) > MAX_NOTE_CHARS:
@@ -139,7 +145,9 @@ def _check_leaks(material: Material, index: LeakIndex) -> None:
             raise PolicyRejected("no-dev-content", f"{row['id']}: {found}", "leave that trajectory out")
     for row in material.memory:
         if found := index.find(None, [row["content"]]):
-            raise PolicyRejected("no-dev-content", f"a note from {row['evidence'][0][0]}: {found}", "leave it out")
+            raise PolicyRejected(
+                "no-dev-content", f"a note from {row['evidence'][0][0]}: {found}", "leave it out"
+            )
 
 
 def _recipe_digest(recipe: Recipe) -> str:

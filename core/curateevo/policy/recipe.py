@@ -48,7 +48,9 @@ def decode(raw: Any, turns: list[int]) -> Recipe:
         logs = tuple(str(text)[:500] for text in raw.get("logs", ())[:200])
         metrics = {str(k)[:80]: float(v) for k, v in list(raw.get("metrics", {}).items())[:200]}
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise PolicyRejected("resources", f"what the policy returned can't be read: {error}", "return what operators give") from error
+        raise PolicyRejected(
+            "resources", f"what the policy returned can't be read: {error}", "return what operators give"
+        ) from error
     return Recipe(sft, rl, memory, logs, metrics)
 
 

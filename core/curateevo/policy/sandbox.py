@@ -66,7 +66,9 @@ def run_policy(
     scratch = Path(tempfile.mkdtemp(prefix="curateevo-policy-"))
     started = time.monotonic()
     try:
-        answer, printed, tier = _run_child(policy, corpus, context, seed, limits, timeout_seconds, hash_seed, scratch)
+        answer, printed, tier = _run_child(
+            policy, corpus, context, seed, limits, timeout_seconds, hash_seed, scratch
+        )
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     if "rejected" in answer:
@@ -97,7 +99,12 @@ def _run_child(
         "answer_fd": write_end,
     }
     command = [sys.executable, "-I", "-m", "curateevo.policy.child", json.dumps(request)]
-    environment = {"PYTHONHASHSEED": str(hash_seed), "POLARS_MAX_THREADS": "1", "OMP_NUM_THREADS": "1", "PATH": "/nonexistent"}
+    environment = {
+        "PYTHONHASHSEED": str(hash_seed),
+        "POLARS_MAX_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+        "PATH": "/nonexistent",
+    }
     try:
         child = subprocess.Popen(
             command,

@@ -71,13 +71,15 @@ def marker(mark: Mark, x: float, y: float, r: float = 6.0) -> Markup:
         case Mark.REVERTED:
             shape = _polygon((x, y - r * 1.15), (x + r * 1.15, y), (x, y + r * 1.15), (x - r * 1.15, y))
         case Mark.REJECTED:
-            shape = Markup('<path d="M{a:.1f} {b:.1f}L{c:.1f} {d:.1f}M{a:.1f} {d:.1f}L{c:.1f} {b:.1f}"/>').format(
-                a=x - r * 0.8, b=y - r * 0.8, c=x + r * 0.8, d=y + r * 0.8
-            )
+            shape = Markup(
+                '<path d="M{a:.1f} {b:.1f}L{c:.1f} {d:.1f}M{a:.1f} {d:.1f}L{c:.1f} {b:.1f}"/>'
+            ).format(a=x - r * 0.8, b=y - r * 0.8, c=x + r * 0.8, d=y + r * 0.8)
         case Mark.FAILED:
             shape = _polygon((x, y - r), (x + r * 1.05, y + r * 0.8), (x - r * 1.05, y + r * 0.8))
         case Mark.RUNNING:
-            shape = Markup('<circle cx="{x:.1f}" cy="{y:.1f}" r="{r:.1f}" stroke-dasharray="3 2.5"/>').format(x=x, y=y, r=r)
+            shape = Markup('<circle cx="{x:.1f}" cy="{y:.1f}" r="{r:.1f}" stroke-dasharray="3 2.5"/>').format(
+                x=x, y=y, r=r
+            )
         case Mark.SKIPPED:
             shape = Markup('<path d="M{a:.1f} {y:.1f}H{b:.1f}"/>').format(a=x - r, b=x + r, y=y)
         case _:
@@ -88,22 +90,31 @@ def marker(mark: Mark, x: float, y: float, r: float = 6.0) -> Markup:
 def icon(mark: Mark) -> Markup:
     """The mark for a line of text; its word stands beside it."""
     body = marker(mark, 8, 8, 5.5)
-    return Markup('<svg class="icon" viewBox="0 0 16 16" width="16" height="16" aria-hidden="true">{}</svg>').format(body)
+    return Markup(
+        '<svg class="icon" viewBox="0 0 16 16" width="16" height="16" aria-hidden="true">{}</svg>'
+    ).format(body)
 
 
 def change_bar(before: float | None, after: float | None) -> Markup:
     """Two shares on a line from 0 to 1: a ring before, a disc after. Decoration: the numbers stand beside it."""
     parts = [Markup('<path class="rail" d="M6 8H114"/>')]
-    at = [None if v is None or not math.isfinite(v) else 6 + 108 * min(1.0, max(0.0, v)) for v in (before, after)]
+    at = [
+        None if v is None or not math.isfinite(v) else 6 + 108 * min(1.0, max(0.0, v))
+        for v in (before, after)
+    ]
     if at[0] is not None and at[1] is not None:
         kind = "up" if at[1] > at[0] else "down"
-        parts.append(Markup('<path class="span {k}" d="M{a:.1f} 8H{b:.1f}"/>').format(k=kind, a=at[0], b=at[1]))
+        parts.append(
+            Markup('<path class="span {k}" d="M{a:.1f} 8H{b:.1f}"/>').format(k=kind, a=at[0], b=at[1])
+        )
     if at[0] is not None:
         parts.append(Markup('<circle class="before" cx="{:.1f}" cy="8" r="4"/>').format(at[0]))
     if at[1] is not None:
         parts.append(Markup('<circle class="after" cx="{:.1f}" cy="8" r="4.5"/>').format(at[1]))
     body = Markup("").join(parts)
-    return Markup('<svg class="change" viewBox="0 0 120 16" width="120" height="16" aria-hidden="true">{}</svg>').format(body)
+    return Markup(
+        '<svg class="change" viewBox="0 0 120 16" width="120" height="16" aria-hidden="true">{}</svg>'
+    ).format(body)
 
 
 def history_chart(points: Sequence[Point], floors: Sequence[tuple[str, float]]) -> Markup:
@@ -133,7 +144,12 @@ def history_chart(points: Sequence[Point], floors: Sequence[tuple[str, float]]) 
         'aria-labelledby="chart-title chart-desc"><title id="chart-title">Success, cost and objective by version</title>'
         '<desc id="chart-desc">{desc}</desc>{body}</svg>'
     ).format(
-        w=width, h=height, least=round(width * 0.85), most=round(width * 1.4), desc=_told(points, floors), body=Markup("").join(parts)
+        w=width,
+        h=height,
+        least=round(width * 0.85),
+        most=round(width * 1.4),
+        desc=_told(points, floors),
+        body=Markup("").join(parts),
     )
 
 
@@ -153,21 +169,29 @@ def _zoomed(name: str, top: float, values: Sequence[float | None]) -> _Panel:
 
 def _frame(panel: _Panel, width: float) -> Markup:
     right = width - RIGHT
-    parts = [Markup('<text class="panel" x="{x}" y="{y:.1f}">{n}</text>').format(x=LEFT, y=panel.top - 10, n=panel.name)]
-    for tick in ticks(panel.low, panel.high, 5 if panel.height > SMALL_HEIGHT else 3):
+    parts = [
+        Markup('<text class="panel" x="{x}" y="{y:.1f}">{n}</text>').format(
+            x=LEFT, y=panel.top - 10, n=panel.name
+        )
+    ]
+    for tick in ticks(panel.low, panel.high, 4 if panel.height > SMALL_HEIGHT else 3):
         y = panel.y(tick)
         parts.append(Markup('<path class="grid" d="M{a} {y:.1f}H{b}"/>').format(a=LEFT, b=right, y=y))
-        parts.append(Markup('<text class="tick" x="{x}" y="{y:.1f}">{t}</text>').format(x=LEFT - 8, y=y + 4, t=_tick(tick)))
+        parts.append(
+            Markup('<text class="tick" x="{x}" y="{y:.1f}">{t}</text>').format(
+                x=LEFT - 8, y=y + 4, t=_tick(tick)
+            )
+        )
     return Markup("").join(parts)
 
 
 def ticks(low: float, high: float, wanted: int) -> list[float]:
     """Round numbers between `low` and `high`, about `wanted` of them."""
-    rough = (high - low) / wanted
-    power = 10 ** math.floor(math.log10(rough))
-    step = next(m for m in (1, 2, 2.5, 5, 10) if m * power >= rough * 0.999) * power
+    power = 10.0 ** math.ceil(math.log10(high - low))
+    steps = (m * power / 10**k for k in range(4) for m in (1, 0.5, 0.25, 0.2))
+    step = next(s for s in steps if (high - low) / s >= wanted - 0.5)
     first = math.ceil(low / step - 1e-9)
-    return [k * step for k in range(first, first + 4 * wanted) if k * step <= high + step * 1e-9]
+    return [k * step for k in range(first, first + 8 * wanted) if k * step <= high + step * 1e-9]
 
 
 def _tick(value: float) -> str:
@@ -175,13 +199,18 @@ def _tick(value: float) -> str:
 
 
 def _references(
-    panel: _Panel, measured: Sequence[Point], floors: Sequence[tuple[str, float]], x: Callable[[int], float], width: float
+    panel: _Panel,
+    measured: Sequence[Point],
+    floors: Sequence[tuple[str, float]],
+    x: Callable[[int], float],
+    width: float,
 ) -> list[Markup]:
     """The champion's line in steps and the floors, with their names at the right, apart from each other."""
     right = width - RIGHT
     labels = [(panel.y(value), f"{name} {number(value)}", "floor-label") for name, value in floors]
     parts = [
-        Markup('<path class="floor" d="M{a} {y:.1f}H{b}"/>').format(a=LEFT, b=right, y=panel.y(value)) for _, value in floors
+        Markup('<path class="floor" d="M{a} {y:.1f}H{b}"/>').format(a=LEFT, b=right, y=panel.y(value))
+        for _, value in floors
     ]
     champions = [(x(p.number), p.p) for p in measured if p.mark is Mark.COMMITTED and p.p is not None]
     if champions:
@@ -191,11 +220,17 @@ def _references(
         labels.append((panel.y(champions[-1][1]), f"champion {number(champions[-1][1])}", "champion-label"))
     ceiling = panel.top + panel.height + 4
     for (_, text, kind), y in zip(*_spread(sorted(labels), ceiling), strict=True):
-        parts.append(Markup('<text class="{k}" x="{x}" y="{y:.1f}">{t}</text>').format(k=kind, x=right + 8, y=y + 4, t=text))
+        parts.append(
+            Markup('<text class="{k}" x="{x}" y="{y:.1f}">{t}</text>').format(
+                k=kind, x=right + 8, y=y + 4, t=text
+            )
+        )
     return parts
 
 
-def _spread(labels: list[tuple[float, str, str]], lowest: float) -> tuple[list[tuple[float, str, str]], list[float]]:
+def _spread(
+    labels: list[tuple[float, str, str]], lowest: float
+) -> tuple[list[tuple[float, str, str]], list[float]]:
     """Heights at which labels do not cover each other, none below `lowest`."""
     places = [y for y, _, _ in labels]
     for i in range(1, len(places)):
@@ -214,7 +249,11 @@ def _interval(panel: _Panel, point: Point, x: float) -> Markup:
 
 
 def _series(
-    panel: _Panel, points: Sequence[Point], x: Callable[[int], float], value: Callable[[Point], float | None], r: float
+    panel: _Panel,
+    points: Sequence[Point],
+    x: Callable[[int], float],
+    value: Callable[[Point], float | None],
+    r: float,
 ) -> list[Markup]:
     out = []
     for point in points:
@@ -237,7 +276,10 @@ def _axis(points: Sequence[Point], x: Callable[[int], float], bottom: float) -> 
 
 
 def _told(points: Sequence[Point], floors: Sequence[tuple[str, float]]) -> str:
-    said = [f"version {p.number} {p.mark.value}, P {number(p.p)}, C {number(p.c)}, J {number(p.j)}" for p in points[:DESCRIBED]]
+    said = [
+        f"version {p.number} {p.mark.value}, P {number(p.p)}, C {number(p.c)}, J {number(p.j)}"
+        for p in points[:DESCRIBED]
+    ]
     if len(points) > DESCRIBED:
         said.append(f"and {len(points) - DESCRIBED} more, in the table")
     said += [f"floor {name} P {number(value)}" for name, value in floors]

@@ -6,9 +6,11 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import ValidationError
+
 from curateevo.api.errors import ContractBroken, CurateEvoError
 from curateevo.api.evolution import CurationEvolution, PolicyVersion, Stage
-from curateevo.api.stage import DecisionRecord, EvaluateSummary, Manifest, SplitScore, StoreRef
+from curateevo.api.stage import DecisionRecord, EvaluateSummary, Manifest, ScoreTable, SplitScore, StoreRef
 from curateevo.evolution.names import attempt_prefix, decision_key
 from curateevo.evolver.patch import unified_diff
 from curateevo.local.objects import RunFolder
@@ -37,6 +39,9 @@ class VersionStory:
     scores: dict[str, SplitScore]
     """Mean over training seeds, by split (diag, sel)."""
     manifests: dict[Stage, Manifest]
+    """propose (of this version), curate, train and evaluate, as far as they are done."""
+    training: JsonObject | None = None
+    """Rows, and per model its seed and what the release gate saw."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,12 @@ class Story:
     """(subject, split, score)."""
     sealed: list[tuple[str, SplitScore]] = field(default_factory=list)
     """First and last champion, and floors, on the sealed test."""
+    skipped: list[DecisionRecord] = field(default_factory=list)
+    """Rounds in which nothing was proposed: they have a decision and no version."""
+    runs: dict[Stage, Manifest] = field(default_factory=dict)
+    """floors and seal, as far as they are done."""
+    sealed_tasks: ScoreTable | None = None
+    """First and last champion on the sealed test, task by task."""
 
 
 def read_story(folder: RunFolder) -> Story:
@@ -56,19 +67,43 @@ def read_story(folder: RunFolder) -> Story:
     evolution = folder.evolution()
     store = connect(StoreRef(uri=evolution.spec.storage.uri, endpoint=evolution.spec.storage.endpoint))
     uid = evolution.metadata.uid or ""
-    ingest = _manifest(store, uid, Stage.INGEST, None, evolution.status.stages)
-    floors_of = _scores(_manifest(store, uid, Stage.FLOORS, None, evolution.status.stages))
-    sealed_of = _scores(_manifest(store, uid, Stage.SEAL, None, evolution.status.stages))
+    stages = evolution.status.stages
+    ingest = _manifest(store, uid, Stage.INGEST, None, stages)
+    runs = {
+        s: m for s in (Stage.FLOORS, Stage.SEAL) if (m := _manifest(store, uid, s, None, stages)) is not None
+    }
+    sealed_of = _scores(runs.get(Stage.SEAL))
     versions = folder.versions()
-    stories = [_version(store, uid, v, versions) for _, v in sorted(versions.items())]
-    floors = [(name, split, s) for name, splits in floors_of.items() for split, s in splits.items()]
+    floors = [
+        (name, split, s)
+        for name, splits in _scores(runs.get(Stage.FLOORS)).items()
+        for split, s in splits.items()
+    ]
     sealed = [(name, s) for name, split, s in floors if split == "test"] if sealed_of else []
     sealed += [(name, splits["test"]) for name, splits in sealed_of.items() if "test" in splits]
-    profile = _json(store, ingest, "profile.json")
-    return Story(evolution, stories, profile, ingest, floors, sealed)
+    return Story(
+        evolution=evolution,
+        versions=[_version(store, uid, v, versions) for _, v in sorted(versions.items())],
+        corpus_profile=_json(store, ingest, "profile.json"),
+        ingest=ingest,
+        floors=floors,
+        sealed=sealed,
+        skipped=_skipped(store, uid, evolution.status.decided, versions),
+        runs=runs,
+        sealed_tasks=_table(store, runs.get(Stage.SEAL), "test/scores.json"),
+    )
 
 
-def _version(store: Store, uid: str, version: PolicyVersion, versions: dict[int, PolicyVersion]) -> VersionStory:
+def _skipped(
+    store: Store, uid: str, decided: int, versions: dict[int, PolicyVersion]
+) -> list[DecisionRecord]:
+    missing = (n for n in range(decided + 1) if n not in versions)
+    return [record for n in missing if (record := _decision(store, uid, n)) is not None]
+
+
+def _version(
+    store: Store, uid: str, version: PolicyVersion, versions: dict[int, PolicyVersion]
+) -> VersionStory:
     number = version.spec.number
     manifests = {
         stage: m
@@ -76,13 +111,14 @@ def _version(store: Store, uid: str, version: PolicyVersion, versions: dict[int,
         if (m := _manifest(store, uid, stage, number, version.status.stages)) is not None
     }
     proposed = _proposal(store, version)
-    raw = store.get(decision_key(uid, number))
+    if proposed is not None:
+        manifests[Stage.PROPOSE] = proposed
     source = _text(store, version.spec.policy_key)
     parent = versions.get(version.spec.parent) if version.spec.parent is not None else None
     before = _text(store, parent.spec.policy_key) if parent else ""
     return VersionStory(
         version=version,
-        decision=DecisionRecord.model_validate_json(raw) if raw else None,
+        decision=_decision(store, uid, number),
         proposal=_json(store, proposed, "proposal.json"),
         diagnosis=_json(store, proposed, "diagnosis.json"),
         source=source,
@@ -90,7 +126,16 @@ def _version(store: Store, uid: str, version: PolicyVersion, versions: dict[int,
         profile=_json(store, manifests.get(Stage.CURATE), "profile.json"),
         scores=_mean_scores(_scores(manifests.get(Stage.EVALUATE))),
         manifests=manifests,
+        training=_json(store, manifests.get(Stage.TRAIN), "training.json"),
     )
+
+
+def _decision(store: Store, uid: str, number: int) -> DecisionRecord | None:
+    raw = store.get(decision_key(uid, number))
+    try:
+        return DecisionRecord.model_validate_json(raw) if raw else None
+    except ValidationError:
+        return None
 
 
 def _mean_scores(by_subject: dict[str, dict[str, SplitScore]]) -> dict[str, SplitScore]:
@@ -101,11 +146,19 @@ def _mean_scores(by_subject: dict[str, dict[str, SplitScore]]) -> dict[str, Spli
             families = {f: sum(s.families.get(f, 0.0) for s in found) / len(found) for f in found[0].families}
             p = sum(s.p for s in found) / len(found)
             total = found[0].tasks
-            out[split] = SplitScore(p=p, tasks=total, errors=sum(s.errors for s in found), tokens=sum(s.tokens for s in found), families=families)
+            out[split] = SplitScore(
+                p=p,
+                tasks=total,
+                errors=sum(s.errors for s in found),
+                tokens=sum(s.tokens for s in found),
+                families=families,
+            )
     return out
 
 
-def _manifest(store: Store, uid: str, stage: Stage, version: int | None, stages: dict[str, Any]) -> Manifest | None:
+def _manifest(
+    store: Store, uid: str, stage: Stage, version: int | None, stages: dict[str, Any]
+) -> Manifest | None:
     status = stages.get(stage.value)
     for attempt in range(1, (status.attempt if status else 0) + 1):
         try:
@@ -129,6 +182,15 @@ def _scores(manifest: Manifest | None) -> dict[str, dict[str, SplitScore]]:
     if manifest is None or not isinstance(manifest.summary, EvaluateSummary):
         return {}
     return manifest.summary.scores
+
+
+def _table(store: Store, manifest: Manifest | None, path: str) -> ScoreTable | None:
+    if manifest is None or not manifest.has(path):
+        return None
+    try:
+        return ScoreTable.model_validate_json(store.read(manifest.file(path).ref))
+    except (CurateEvoError, ValidationError):
+        return None
 
 
 def _json(store: Store, manifest: Manifest | None, path: str) -> JsonObject | None:

@@ -105,7 +105,7 @@ def duration(seconds: float | None) -> str:
     if seconds is None or not math.isfinite(seconds) or seconds < 0:
         return DASH
     if seconds < MINUTE:
-        return f"{seconds:.1f} s"
+        return f"{seconds:.1f} s" if seconds else "0 s"
     whole = round(seconds)
     if whole < HOUR:
         return f"{whole // MINUTE} min {whole % MINUTE} s"

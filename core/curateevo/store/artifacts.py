@@ -84,7 +84,10 @@ def reuse(store: Store, request: StageRequest) -> Manifest | None:
     if manifest is None or manifest.input_digest != request.input_digest:
         return None
     shared = manifest.model_copy(
-        update={"cached_from": manifest.cached_from or origin.key.removesuffix(f"/{MANIFEST}"), "usage": Usage()}
+        update={
+            "cached_from": manifest.cached_from or origin.key.removesuffix(f"/{MANIFEST}"),
+            "usage": Usage(),
+        }
     )
     _write_manifest(store, request.prefix, shared)
     return shared

@@ -12,8 +12,8 @@ from pathlib import Path
 import polars as pl
 
 from curateevo.api.errors import ContractBroken
-from curateevo.trajectories.model import JsonObject, RunOutcome, TaskRef, Trajectory, Turn
 from curateevo.trajectories.model import Call as ToolCall
+from curateevo.trajectories.model import JsonObject, RunOutcome, TaskRef, Trajectory, Turn
 
 TRAJECTORIES = "trajectories.parquet"
 FEATURES = "features.parquet"
@@ -54,7 +54,9 @@ def read_features(folder: Path) -> pl.DataFrame:
     try:
         return pl.read_parquet(folder / FEATURES)
     except (OSError, pl.exceptions.PolarsError) as error:
-        raise ContractBroken(f"{folder / FEATURES}: not a corpus: {error}", "make one with `curateevo ingest`") from error
+        raise ContractBroken(
+            f"{folder / FEATURES}: not a corpus: {error}", "make one with `curateevo ingest`"
+        ) from error
 
 
 ROW_SCHEMA = pl.Schema(

@@ -20,7 +20,10 @@ MINHASH_PERMUTATIONS = 64
 MINHASH_SEED = 17
 CHARS_PER_TOKEN = 4
 WORD = re.compile(r"[^\W_]+")
-ERROR = re.compile(r"^\W*(error|exception|traceback|failed|failure|invalid|not found|none\b|denied)|\"error\"\s*:", re.IGNORECASE)
+ERROR = re.compile(
+    r"^\W*(error|exception|traceback|failed|failure|invalid|not found|none\b|denied)|\"error\"\s*:",
+    re.IGNORECASE,
+)
 MALFORMED = re.compile(r"<tool_call>|<function_call>|\"arguments\"\s*:")
 MIN_GROUNDED_CHARS = 2
 
@@ -161,7 +164,8 @@ def call_signature(turns: Iterable[Turn]) -> str:
 
 def _content_hash(trajectory: Trajectory) -> str:
     plain = [
-        [t.users, t.content.strip(), [(c.name, c.arguments) for c in t.calls], t.results] for t in trajectory.turns
+        [t.users, t.content.strip(), [(c.name, c.arguments) for c in t.calls], t.results]
+        for t in trajectory.turns
     ]
     return hashlib.sha256(json.dumps([trajectory.head, plain]).encode()).hexdigest()[:16]
 
@@ -170,7 +174,9 @@ def _minhash(trajectory: Trajectory) -> list[int]:
     """MinHash of the normalised call sequence and the words around it."""
     tokens = [f"w:{w}" for text in trajectory.head for w in words(text)]
     for turn in trajectory.turns:
-        tokens += [f"c:{c.name}:{v}" for c in turn.calls for v in values(c.parsed())] or [f"a:{w}" for w in words(turn.content)]
+        tokens += [f"c:{c.name}:{v}" for c in turn.calls for v in values(c.parsed())] or [
+            f"a:{w}" for w in words(turn.content)
+        ]
         tokens += [f"n:{c.name}" for c in turn.calls]
     sketch = RMinHash(MINHASH_PERMUTATIONS, MINHASH_SEED)
     sketch.update(tokens or [""])
@@ -184,13 +190,17 @@ def features_of(trajectories: Iterable[Trajectory]) -> pl.DataFrame:
     for trajectory in trajectories:
         tools_key = json.dumps(trajectory.tools)
         flags = turn_flags(trajectory, schemas, tools_key)
-        text_chars = sum(len(t.content) + sum(map(len, t.results)) + sum(map(len, t.users)) for t in trajectory.turns)
+        text_chars = sum(
+            len(t.content) + sum(map(len, t.results)) + sum(map(len, t.users)) for t in trajectory.turns
+        )
         rows.append(
             {
                 "id": trajectory.id,
                 "source": trajectory.source.split(":")[0],
                 "task_id": trajectory.task.id,
-                "family": trajectory.task.tags[0] if trajectory.task.tags else call_signature(trajectory.turns) or "no-call",
+                "family": trajectory.task.tags[0]
+                if trajectory.task.tags
+                else call_signature(trajectory.turns) or "no-call",
                 "signature": call_signature(trajectory.turns),
                 "env": trajectory.task.env,
                 "success": trajectory.outcome.success,

@@ -118,10 +118,10 @@ def split_opening(turns: Sequence[Turn]) -> tuple[tuple[str, ...], tuple[Turn, .
 
 def check(trajectory: Trajectory) -> None:
     """The invariants. Raises RowInvalid naming the first one that is broken."""
-    if not trajectory.head and not any(t.users for t in trajectory.turns):
-        raise RowInvalid("no user message")
     if not trajectory.turns:
         raise RowInvalid("no assistant message")
+    if not trajectory.head and not any(t.users for t in trajectory.turns):
+        raise RowInvalid("no user message")
     seen: set[str] = set()
     for number, turn in enumerate(trajectory.turns):
         if len(turn.calls) != len(turn.results):

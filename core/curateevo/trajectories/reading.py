@@ -49,7 +49,9 @@ def source_files(uri: str, base: Path) -> list[Path]:
     else:
         found = sorted(Path(p) for p in glob.glob(str(path), recursive=True) if Path(p).is_file())
     if not found:
-        raise CorpusInvalid(f"corpus source {uri!r}: no such file (looked for {path})", "check the path, or the glob")
+        raise CorpusInvalid(
+            f"corpus source {uri!r}: no such file (looked for {path})", "check the path, or the glob"
+        )
     return found
 
 
@@ -108,4 +110,7 @@ def write_set_aside(items: Sequence[SetAside], path: Path) -> None:
     """One JSON object a line: file, line, reason."""
     with path.open("w", encoding="utf-8") as out:
         for item in items:
-            out.write(json.dumps({"file": item.file, "line": item.line, "reason": item.reason}, ensure_ascii=False) + "\n")
+            out.write(
+                json.dumps({"file": item.file, "line": item.line, "reason": item.reason}, ensure_ascii=False)
+                + "\n"
+            )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,9 @@ from transformers.utils import logging
 from curateevo_jobs.agents.chat import Answer, Conversation, Generation, parse_text
 
 BATCH = 80
-"""Conversations per call of `generate`."""
+"""Conversations per call of `generate`, at most."""
+ATTENTION_BYTES = 512 << 20
+"""Attention scores of one layer per call, at most: padded prompts take rows * heads * length^2 * 4 bytes on a CPU."""
 
 
 class SeededNoise(LogitsProcessor):  # type: ignore[misc]
@@ -42,6 +44,7 @@ class InProcess:
         self._tokenizer = tokenizer
         self._batch = batch
         self._context = int(getattr(model.config.get_text_config(), "max_position_embeddings", 1 << 30))
+        self._heads = int(getattr(model.config.get_text_config(), "num_attention_heads", 1))
         self._ends = _end_tokens(model, tokenizer)
 
     def answer(
@@ -52,8 +55,7 @@ class InProcess:
         fitting = [i for i, ids in enumerate(prompts) if len(ids) < self._context]
         was_training = self._model.training
         self._model.eval()
-        for start in range(0, len(fitting), self._batch):
-            rows = fitting[start : start + self._batch]
+        for rows in batches(fitting, [len(ids) for ids in prompts], self._batch, self._heads):
             outputs = self._generate([prompts[i] for i in rows], generation, [seeds[i] for i in rows])
             for i, ids in zip(rows, outputs, strict=True):
                 answers[i] = self._parse(ids, min(generation.max_tokens, self._context - len(prompts[i])))
@@ -104,6 +106,19 @@ class InProcess:
             if token in self._ends:
                 return parse_text(self._tokenizer.decode(kept[:i]), i + 1)
         return parse_text(self._tokenizer.decode(kept), len(kept))
+
+
+def batches(rows: Sequence[int], lengths: Sequence[int], most: int, heads: int) -> Iterator[list[int]]:
+    """`rows` in order, cut so that no batch is larger than `most` or than ATTENTION_BYTES; at least one row each."""
+    batch: list[int] = []
+    for row in rows:
+        longest = max(lengths[i] for i in [*batch, row])
+        if batch and (len(batch) == most or (len(batch) + 1) * heads * longest**2 * 4 > ATTENTION_BYTES):
+            yield batch
+            batch = []
+        batch.append(row)
+    if batch:
+        yield batch
 
 
 def _end_tokens(model: Any, tokenizer: Any) -> list[int]:

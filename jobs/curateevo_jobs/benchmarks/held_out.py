@@ -16,6 +16,7 @@ from typing import Any
 from curateevo.api.errors import ContractBroken, SpecInvalid
 from curateevo.trajectories.corpus import HELD_OUT
 from curateevo.trajectories.model import Trajectory
+
 from curateevo_jobs.benchmarks.base import JsonObject, Score, Task
 
 PARTIAL_REWARD = 0.5
@@ -47,7 +48,9 @@ class NextCall:
         names = [c["name"] for c in made] == [c["name"] for c in self.reference]
         exact = made == self.reference
         reward = 1.0 if exact else PARTIAL_REWARD if names else 0.0
-        return Score(float(exact), reward, {"called": bool(made), "right_tool": names, "right_arguments": exact})
+        return Score(
+            float(exact), reward, {"called": bool(made), "right_tool": names, "right_arguments": exact}
+        )
 
 
 class HeldOutSuite:
@@ -61,7 +64,9 @@ class HeldOutSuite:
     def tasks(self, params: Mapping[str, Any]) -> Sequence[Task]:
         """The held-out decision points; all choices were made at ingest."""
         if self._path is None or not self._path.is_file():
-            raise ContractBroken("suite corpus: no held-out tasks among the inputs", "ingest the corpus with this suite")
+            raise ContractBroken(
+                "suite corpus: no held-out tasks among the inputs", "ingest the corpus with this suite"
+            )
         with self._path.open(encoding="utf-8") as lines:
             return [_task(json.loads(line)) for line in lines]
 
@@ -105,7 +110,9 @@ def _decisions(trajectory: Trajectory, max_chars: int) -> list[JsonObject]:
         arguments = [call.parsed() for call in turn.calls]
         if not turn.calls or None in arguments:
             continue
-        messages = trajectory.messages(range(number)) + [{"role": "user", "content": text} for text in turn.users]
+        messages = trajectory.messages(range(number)) + [
+            {"role": "user", "content": text} for text in turn.users
+        ]
         if len(json.dumps(messages)) <= max_chars:
             reference = [{"name": c.name, "arguments": a} for c, a in zip(turn.calls, arguments, strict=True)]
             rows.append(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from curateevo.api.errors import SpecInvalid
+
 from curateevo_jobs.benchmarks.base import Suite
 
 NAMES = ("toolworld", "corpus")

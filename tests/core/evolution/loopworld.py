@@ -9,7 +9,14 @@ import hashlib
 from collections import Counter
 from dataclasses import dataclass, field
 
-from curateevo.api.evolution import EvolutionPhase, EvolutionStatus, Stage, StageStatus, VersionSpec, VersionStatus
+from curateevo.api.evolution import (
+    EvolutionPhase,
+    EvolutionStatus,
+    Stage,
+    StageStatus,
+    VersionSpec,
+    VersionStatus,
+)
 from curateevo.api.parse import parse_evolution
 from curateevo.api.spec import EvolutionSpec
 from curateevo.api.stage import (
@@ -67,7 +74,14 @@ spec:
   retries: {infrastructure: 2, application: 1, backoffSeconds: 5}
 """
 FILES = {
-    Stage.INGEST: ("trajectories.parquet", "features.parquet", "tasks.parquet", "dev_prompts.json", "splits.json", "profile.json"),
+    Stage.INGEST: (
+        "trajectories.parquet",
+        "features.parquet",
+        "tasks.parquet",
+        "dev_prompts.json",
+        "splits.json",
+        "profile.json",
+    ),
     Stage.CURATE: ("sft.jsonl", "rl.jsonl", "memory.jsonl", "profile.json"),
     Stage.TRAIN: ("model-0/model.safetensors", "model-0/config.json"),
     Stage.EVALUATE: ("diag/trajectories.jsonl", "diag/results.jsonl", "sel/scores.json"),
@@ -142,7 +156,9 @@ class World:
             self.before, self.status, changed = self.status, decision.status, True
         return changed
 
-    def tick_version(self, number: int, *, save: bool = True, applied: int | None = None, stale: bool = False) -> bool:
+    def tick_version(
+        self, number: int, *, save: bool = True, applied: int | None = None, stale: bool = False
+    ) -> bool:
         if number not in self.versions:
             return False
         version, current = self.versions[number]
@@ -247,7 +263,11 @@ class World:
         self.moves.append(action.pointer.number)
 
     def status_of(self, stage: Stage, version: int | None) -> StageStatus:
-        owner = self.status.stages if version is None or stage is Stage.PROPOSE else self.versions[version][1].stages
+        owner = (
+            self.status.stages
+            if version is None or stage is Stage.PROPOSE
+            else self.versions[version][1].stages
+        )
         return owner.get(stage.value, StageStatus())
 
     # ---- what is seen ---------------------------------------------------------------------------------------------
@@ -257,7 +277,12 @@ class World:
         return StageSeen(
             tuple(
                 AttemptSeen(
-                    j.request.attempt, j.state, self.manifests.get(j.request.prefix), j.exit_code, f"exit {j.exit_code}", j.since
+                    j.request.attempt,
+                    j.state,
+                    self.manifests.get(j.request.prefix),
+                    j.exit_code,
+                    f"exit {j.exit_code}",
+                    j.since,
                 )
                 for j in sorted(found, key=lambda j: -j.request.attempt)
             )
@@ -321,7 +346,11 @@ class World:
 
     def check_end(self) -> None:
         """At the end: the ledger, replayed, equals the status; no work was done twice; nothing runs."""
-        if self.status.champion is not None and self.champion is not None and self.status.champion.number != self.champion.number:
+        if (
+            self.status.champion is not None
+            and self.champion is not None
+            and self.status.champion.number != self.champion.number
+        ):
             raise Broken("status and pointer name different champions")
         committed = [n for n, r in sorted(self.decisions.items()) if r.verdict.value == "Committed"]
         if committed != self.moves:
@@ -354,7 +383,14 @@ def check_decision(given: EvolutionStatus, decision: Decision[EvolutionStatus]) 
 def score_table(p: float, number: int) -> ScoreTable:
     """Deterministic scores with a mean near `p`: a task keeps its difficulty over versions, with some noise."""
     rows = tuple(
-        (float((int(sha(f"task {t}")[:8], 16) + int(sha(f"{number} {t}")[:8], 16) * 0.15) / (0xFFFFFFFF * 1.15) < p),) for t in TASKS
+        (
+            float(
+                (int(sha(f"task {t}")[:8], 16) + int(sha(f"{number} {t}")[:8], 16) * 0.15)
+                / (0xFFFFFFFF * 1.15)
+                < p
+            ),
+        )
+        for t in TASKS
     )
     return ScoreTable(tasks=TASKS, families=("f",) * len(TASKS), scores={"seed-0": rows})
 
@@ -366,7 +402,12 @@ def make_manifest(request: StageRequest, outcome: Outcome, script: Script) -> Ma
     p = score_table(script.p.get(number, 0.3), number)
     mean = sum(r[0] for r in p.scores["seed-0"] if r[0] is not None) / len(TASKS)
     files = tuple(
-        FileEntry(path=path, key=f"{request.prefix}/{path}", size_bytes=1, sha256=sha(f"{request.stage}{number}{path}"))
+        FileEntry(
+            path=path,
+            key=f"{request.prefix}/{path}",
+            size_bytes=1,
+            sha256=sha(f"{request.stage}{number}{path}"),
+        )
         for path in FILES[request.stage]
     )
     score = SplitScore(p=mean, tasks=len(TASKS), errors=0, tokens=10)
@@ -409,5 +450,3 @@ def with_script(**ends: int | Outcome | str) -> Script:
         attempt = next((int(r[1:]) for r in rest if r.startswith("a")), 1)
         table[Stage(stage), version, attempt] = end
     return Script(ends=table)
-
-

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from curateevo.api.evolution import Reason
+from curateevo.api.evolution import Reason, Stage
 from curateevo.api.spec import Acceptance, AcceptanceRule, Focus
 from curateevo.api.stage import ScoreTable
 from curateevo.evolution.acceptance import Comparison, Measured, compare, detectable_gain
 from curateevo.evolution.names import job_name, version_name
-from curateevo.api.evolution import Stage
 from curateevo.evolution.objective import cost, objective, performance
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 PAIRED, PAPER = Acceptance(), Acceptance(rule=AcceptanceRule.PAPER)
 
@@ -21,10 +19,14 @@ PAIRED, PAPER = Acceptance(), Acceptance(rule=AcceptanceRule.PAPER)
 def table(rows: np.ndarray, subject: str = "seed-0") -> ScoreTable:
     """Scores of one subject: tasks by repeats."""
     names = tuple(f"t{i:04d}" for i in range(rows.shape[0]))
-    return ScoreTable(tasks=names, families=("f",) * len(names), scores={subject: tuple(tuple(map(float, r)) for r in rows)})
+    return ScoreTable(
+        tasks=names, families=("f",) * len(names), scores={subject: tuple(tuple(map(float, r)) for r in rows)}
+    )
 
 
-def judged(old: ScoreTable, new: ScoreTable, rule: Acceptance, focus: Focus, c: tuple[float, float], seed: int = 0) -> Comparison:
+def judged(
+    old: ScoreTable, new: ScoreTable, rule: Acceptance, focus: Focus, c: tuple[float, float], seed: int = 0
+) -> Comparison:
     return compare(Measured(old, c[0]), Measured(new, c[1]), focus, rule, 0.3, seed)
 
 
@@ -97,7 +99,9 @@ def test_training_seeds_are_resampled_too() -> None:
     tasks = tuple(f"t{i}" for i in range(200))
 
     def two(p: float, q: float) -> ScoreTable:
-        rows = {n: tuple((float(i < r * 200),) for i in range(200)) for n, r in (("seed-0", p), ("seed-1", q))}
+        rows = {
+            n: tuple((float(i < r * 200),) for i in range(200)) for n, r in (("seed-0", p), ("seed-1", q))
+        }
         return ScoreTable(tasks=tasks, families=("f",) * 200, scores=rows)
 
     steady = judged(two(0.4, 0.4), two(0.5, 0.5), PAIRED, Focus.EFFECTIVENESS, (0.5, 0.5))
@@ -116,7 +120,9 @@ def test_cost_is_between_0_and_1_and_grows_with_turns(a: int, b: int, reference:
 
 def test_performance_is_the_mean_over_seeds_of_the_mean_over_tasks() -> None:
     scores = {"seed-0": ((1.0, 0.0), (1.0, 1.0)), "seed-1": ((0.0, 0.0), (None, None))}
-    assert performance(ScoreTable(tasks=("a", "b"), families=("f", "f"), scores=scores)) == pytest.approx((0.75 + 0) / 2)
+    assert performance(ScoreTable(tasks=("a", "b"), families=("f", "f"), scores=scores)) == pytest.approx(
+        (0.75 + 0) / 2
+    )
 
 
 def test_the_detectable_gain_is_what_the_design_says() -> None:
@@ -124,9 +130,17 @@ def test_the_detectable_gain_is_what_the_design_says() -> None:
     assert detectable_gain(400) == pytest.approx(0.035, abs=0.005)
 
 
-@given(st.from_regex(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True), st.integers(0, 10**6), st.integers(1, 10**4))
+@given(
+    st.from_regex(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True),
+    st.integers(0, 10**6),
+    st.integers(1, 10**4),
+)
 @settings(max_examples=200)
-def test_names_fit_and_never_collide_between_stages_and_attempts(name: str, version: int, attempt: int) -> None:
-    names = [job_name(name, stage, version, attempt + k) for stage in Stage for k in (0, 1)] + [version_name(name, version)]
+def test_names_fit_and_never_collide_between_stages_and_attempts(
+    name: str, version: int, attempt: int
+) -> None:
+    names = [job_name(name, stage, version, attempt + k) for stage in Stage for k in (0, 1)] + [
+        version_name(name, version)
+    ]
     assert len(set(names)) == len(names)
     assert all(len(n) <= 63 and n[0].isalnum() and n[-1].isalnum() for n in names)

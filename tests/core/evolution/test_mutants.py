@@ -18,7 +18,18 @@ SUITE = ("tests/core/evolution/test_plan_table.py", "tests/core/evolution/test_p
 
 def run_suite(source_root: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(source_root), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--timeout", "300", *SUITE]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "--timeout",
+        "300",
+        *SUITE,
+    ]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
@@ -28,7 +39,9 @@ def mutate(folder: Path, mutant: Mutant) -> Path:
     shutil.copytree(ROOT / "core", core, ignore=shutil.ignore_patterns("__pycache__"))
     target = core / "curateevo" / "evolution" / mutant.module
     text = target.read_text()
-    assert text.count(mutant.old) == 1, f"{mutant.name}: the place to change stands {text.count(mutant.old)} times"
+    assert text.count(mutant.old) == 1, (
+        f"{mutant.name}: the place to change stands {text.count(mutant.old)} times"
+    )
     target.write_text(text.replace(mutant.old, mutant.new))
     return core
 

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from curateevo.api.evolution import EvolutionPhase, Reason, Stage, StageState, StageStatus, Verdict, VersionPhase
+from curateevo.api.evolution import (
+    EvolutionPhase,
+    Reason,
+    Stage,
+    StageState,
+    StageStatus,
+    Verdict,
+    VersionPhase,
+)
 from curateevo.api.spec import Budget, ProposerType, Retries
 from curateevo.api.stage import Outcome
 from curateevo.evolution.decision import AttemptSeen, JobState, StageSeen, StartJob, StopJob
@@ -49,7 +57,9 @@ def test_a_manifest_is_the_proof_whatever_the_job_says() -> None:
 
 
 def test_a_stale_status_takes_over_the_highest_attempt() -> None:
-    seen = step(ACTIVE, AttemptSeen(1, JobState.FAILED, exit_code=1), AttemptSeen(3, JobState.RUNNING, since=NOW))
+    seen = step(
+        ACTIVE, AttemptSeen(1, JobState.FAILED, exit_code=1), AttemptSeen(3, JobState.RUNNING, since=NOW)
+    )
     assert seen.status.attempt == 3 and seen.status.state is StageState.ACTIVE and not seen.actions
 
 
@@ -95,9 +105,13 @@ def test_a_waiting_stage_takes_a_new_attempt_when_its_time_has_come() -> None:
 
 
 def test_deadlines_for_pending_for_running_and_for_the_manifest() -> None:
-    pending = plan_stage(ACTIVE, StageSeen((AttemptSeen(1, JobState.PENDING, message="0/3 nodes"),)), context(), NOW + 41)
+    pending = plan_stage(
+        ACTIVE, StageSeen((AttemptSeen(1, JobState.PENDING, message="0/3 nodes"),)), context(), NOW + 41
+    )
     assert pending.status.reason is Reason.PENDING_TOO_LONG and isinstance(pending.actions[0], StopJob)
-    running = plan_stage(ACTIVE, StageSeen((AttemptSeen(1, JobState.RUNNING, since=NOW),)), context(), NOW + 100)
+    running = plan_stage(
+        ACTIVE, StageSeen((AttemptSeen(1, JobState.RUNNING, since=NOW),)), context(), NOW + 100
+    )
     assert running.status.reason is Reason.DEADLINE_EXCEEDED and isinstance(running.actions[0], StopJob)
     patient = step(ACTIVE, AttemptSeen(1, JobState.SUCCEEDED, since=NOW - 1))
     assert patient.status.state is StageState.ACTIVE and patient.wake_in == 4
@@ -107,7 +121,11 @@ def test_deadlines_for_pending_for_running_and_for_the_manifest() -> None:
 
 def test_a_lost_job_goes_on_as_the_same_attempt_and_a_deleted_one_does_not() -> None:
     lost = step(ACTIVE, AttemptSeen(1, JobState.LOST))
-    assert lost.status.attempt == 1 and isinstance(lost.actions[0], StartJob) and lost.status.infrastructure_failures == 0
+    assert (
+        lost.status.attempt == 1
+        and isinstance(lost.actions[0], StartJob)
+        and lost.status.infrastructure_failures == 0
+    )
     deleted = step(ACTIVE.model_copy(update={"observed": True}))
     assert deleted.status.reason is Reason.INFRASTRUCTURE and deleted.status.infrastructure_failures == 1
 
@@ -123,11 +141,19 @@ def test_a_whole_run_commits_what_is_better_and_reverts_what_is_not() -> None:
     world.settle()
     world.check_end()
     verdicts = {n: r.verdict for n, r in world.decisions.items()}
-    assert verdicts == {0: Verdict.COMMITTED, 1: Verdict.COMMITTED, 2: Verdict.REVERTED, 3: Verdict.REVERTED, 4: Verdict.COMMITTED}
+    assert verdicts == {
+        0: Verdict.COMMITTED,
+        1: Verdict.COMMITTED,
+        2: Verdict.REVERTED,
+        3: Verdict.REVERTED,
+        4: Verdict.COMMITTED,
+    }
     assert world.status.phase is EvolutionPhase.COMPLETE and world.status.reason is Reason.MAX_ROUNDS
     assert world.champion is not None and world.champion.number == 4
     assert {n: s.verdict for n, (_, s) in world.versions.items()} == verdicts
-    assert world.status.spent.gpu_seconds == 5 * 30 + 4 * 10  # three stages a version, and a proposal for each but the first
+    assert (
+        world.status.spent.gpu_seconds == 5 * 30 + 4 * 10
+    )  # three stages a version, and a proposal for each but the first
     assert [c.type for c in world.status.conditions if c.status == "True"] == ["Ready", "Complete"]
 
 
@@ -136,14 +162,22 @@ def test_each_version_starts_from_the_champion_and_names_it_as_parent() -> None:
     world.settle()
     parents = {n: v.parent for n, (v, _) in world.versions.items()}
     assert parents == {0: None, 1: 0, 2: 1, 3: 1, 4: 1}
-    assert [str(v.focus) for v, _ in world.versions.values()] == ["None", "Effectiveness", "Efficiency", "Effectiveness", "Efficiency"]
+    assert [str(v.focus) for v, _ in world.versions.values()] == [
+        "None",
+        "Effectiveness",
+        "Efficiency",
+        "Effectiveness",
+        "Efficiency",
+    ]
 
 
 def test_a_rejected_policy_is_a_result_and_the_run_goes_on() -> None:
     world = World(spec(), with_script(curate_v1_a1=Outcome.REJECTED))
     world.settle()
     world.check_end()
-    assert world.decisions[1].verdict is Verdict.REJECTED and world.versions[1][1].phase is VersionPhase.REJECTED
+    assert (
+        world.decisions[1].verdict is Verdict.REJECTED and world.versions[1][1].phase is VersionPhase.REJECTED
+    )
     assert len(world.decisions) == 5
 
 
@@ -201,7 +235,9 @@ def test_suspend_stops_jobs_and_resume_goes_on() -> None:
     assert world.jobs["evo-ingest-a1"].state is JobState.RUNNING
     world.spec = world.spec.model_copy(update={"suspend": True})
     world.tick()
-    assert world.status.phase is EvolutionPhase.SUSPENDED and world.jobs["evo-ingest-a1"].state is JobState.LOST
+    assert (
+        world.status.phase is EvolutionPhase.SUSPENDED and world.jobs["evo-ingest-a1"].state is JobState.LOST
+    )
     world.spec = world.spec.model_copy(update={"suspend": False})
     world.settle()
     world.check_end()
@@ -238,5 +274,7 @@ def test_deletion_in_every_phase_stops_jobs_first_and_keeps_artifacts_unless_tol
             world.tick()
         assert world.released
         assert bool(world.deleted_prefixes) == (policy == "Delete")
-        own = [j for j in world.jobs.values() if j.request.version is None or j.request.stage is Stage.PROPOSE]
+        own = [
+            j for j in world.jobs.values() if j.request.version is None or j.request.stage is Stage.PROPOSE
+        ]
         assert not any(j.state is JobState.RUNNING for j in own)

@@ -10,12 +10,17 @@ from curateevo.policy.operators.items import Context, Item, Items
 
 def balance(items: Items, ctx: Context, *, per_group: int, by: str = "family") -> Items:
     """Bring every group of feature `by` to `per_group` rows: rare items are repeated, common groups are sampled."""
-    return _fill(items, ctx, {key: per_group for key in items.groups(by)}, by, "balance")
+    return _fill(items, ctx, dict.fromkeys(items.groups(by), per_group), by, "balance")
 
 
-def match_failures(items: Items, ctx: Context, *, per_group: int, boost: float = 2.0, by: str = "family") -> Items:
+def match_failures(
+    items: Items, ctx: Context, *, per_group: int, boost: float = 2.0, by: str = "family"
+) -> Items:
     """`balance`, with families that fail on diag given up to `boost` times the rows, in proportion to failure."""
-    wanted = {key: round(per_group * (1 + (boost - 1) * (1 - ctx.family_success.get(str(key), 1.0)))) for key in items.groups(by)}
+    wanted = {
+        key: round(per_group * (1 + (boost - 1) * (1 - ctx.family_success.get(str(key), 1.0))))
+        for key in items.groups(by)
+    }
     return _fill(items, ctx, wanted, by, "match_failures")
 
 

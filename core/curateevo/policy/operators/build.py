@@ -102,5 +102,3 @@ def _shape(text: str, key: str) -> str:
     """The fact without its value: the words up to the last one."""
     found = WORD.findall(text)
     return " ".join(found[:-1]) if len(found) > 1 else key
-
-

@@ -17,7 +17,9 @@ __all__ = ["Context", "Corpus", "Item", "Items", "MemoryItem", "Resources", "RlT
 class Corpus:
     """The fixed corpus, read-only: one row per trajectory, features as columns, text when asked for."""
 
-    def __init__(self, columns: Mapping[str, list[Any]], read: Callable[[Iterable[int]], dict[int, Trajectory]]) -> None:
+    def __init__(
+        self, columns: Mapping[str, list[Any]], read: Callable[[Iterable[int]], dict[int, Trajectory]]
+    ) -> None:
         self._columns = columns
         self._read = read
 
@@ -76,7 +78,9 @@ class Items:
 
     def keep(self, holds: Callable[[Item], bool], operator: str) -> Items:
         """The items for which `holds`, in order."""
-        return replace(self, items=tuple(replace(i, lineage=(*i.lineage, operator)) for i in self.items if holds(i)))
+        return replace(
+            self, items=tuple(replace(i, lineage=(*i.lineage, operator)) for i in self.items if holds(i))
+        )
 
     def keep_turns(self, holds: Callable[[Item, int, int], bool], operator: str) -> Items:
         """Drop turns: `holds(item, turn, flags)` decides. Items that lose every turn go."""

@@ -47,7 +47,10 @@ def observed_tools(turns: tuple[Turn, ...]) -> tuple[JsonObject, ...]:
             "function": {
                 "name": name,
                 "description": name.replace("_", " "),
-                "parameters": {"type": "object", "properties": {a: {"type": t} for a, t in sorted(args.items())}},
+                "parameters": {
+                    "type": "object",
+                    "properties": {a: {"type": t} for a, t in sorted(args.items())},
+                },
             },
         }
         for name, args in sorted(seen.items())

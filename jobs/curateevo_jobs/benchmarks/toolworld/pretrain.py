@@ -26,7 +26,7 @@ from curateevo_jobs.benchmarks.toolworld.values import NUMBER_ARGUMENTS, WORDS_B
 _log = logging.getLogger(__name__)
 
 TEMPLATE = Path(__file__).parent / "template.jinja"
-CONTEXT_TOKENS = 2048
+CONTEXT_TOKENS = 32768
 LESSON_TOKENS = 352
 IGNORED = -100
 
@@ -191,7 +191,7 @@ def _samples() -> Iterator[tuple[list[dict[str, Any]], list[dict[str, Any]], Les
     tool = pretraining.MadeUpTool("move_table", {"city": "Milan", "quantity": 7})
     messages = [
         pretraining.Message("system", "notes:\nMilan code amber"),
-        pretraining.Message("user", "move zib Milan 7."),
+        pretraining.Message("user", "move_table zib Milan 7."),
         pretraining.Message("assistant", "", tool),
         pretraining.Message("tool", "ok"),
         pretraining.Message("assistant", "Done."),
