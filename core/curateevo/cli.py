@@ -79,9 +79,7 @@ def main() -> None:
 def run(
     file: Annotated[Path, typer.Argument(help="YAML of a CurationEvolution", metavar="FILE")],
     dir: Annotated[Path | None, typer.Option(help="folder of the run; default runs/<name>")] = None,
-    retry: Annotated[
-        bool, typer.Option("--retry", help="try the failed stage of a failed run again")
-    ] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="try the failed stage of a failed run again")] = False,
 ) -> None:
     """Run an evolution, or go on with one. Ctrl-C keeps what is done."""
     wanted = _load(file)
@@ -96,21 +94,14 @@ def run(
             with Display(out) as display:
                 evolution = run_evolution(folder, evolution, display)
         except KeyboardInterrupt:
-            err.print(
-                Text(
-                    f"interrupted: what is done is kept. Go on with: curateevo run {file} --dir {folder.root}"
-                )
-            )
+            err.print(Text(f"interrupted: what is done is kept. Go on with: curateevo run {file} --dir {folder.root}"))
             sys.exit(130)
         report = write_report(folder, folder.root / "report.html")
     out.print(versions_table(evolution, folder.versions()))
     _sealed_lines(folder, evolution)
     out.print(Text(f"report: {report}"))
     if evolution.status.phase is EvolutionPhase.FAILED:
-        err.print(
-            Text("failed: ", style="bold red")
-            + Text(f"{evolution.status.reason}: {evolution.status.message}")
-        )
+        err.print(Text("failed: ", style="bold red") + Text(f"{evolution.status.reason}: {evolution.status.message}"))
         err.print(Text(f"  hint: {_way_on(file, folder, evolution)}"))
         sys.exit(1)
 
@@ -171,9 +162,7 @@ def ingest(
     manifest = _stage_alone(Stage.INGEST, IngestParams(corpus=corpus, suites=(), splits=Splits()), {}, output)
     summary = manifest.summary
     assert isinstance(summary, IngestSummary)
-    out.print(
-        Text(f"{summary.trajectories} trajectories, {summary.turns} turns, {summary.successes} successes")
-    )
+    out.print(Text(f"{summary.trajectories} trajectories, {summary.turns} turns, {summary.successes} successes"))
     if summary.set_aside:
         out.print(Text(f"{summary.set_aside} rows set aside: {output / 'set_aside.jsonl'}", style="yellow"))
     out.print(Text(f"corpus: {output}"))
@@ -235,9 +224,7 @@ def policy_log(run: RunDir) -> None:
     folder = RunFolder(run)
     for number, version in sorted(folder.versions().items(), reverse=True):
         state = version.status
-        line = Text(f"v{number} ", style="bold yellow") + Text(
-            version.spec.policy_digest.removeprefix("sha256:")[:12]
-        )
+        line = Text(f"v{number} ", style="bold yellow") + Text(version.spec.policy_digest.removeprefix("sha256:")[:12])
         line += Text(f"  {state.verdict or state.phase}  {state.reason or ''}")
         out.print(line)
         if (proposal := _proposal(folder, version)) is not None:
@@ -262,9 +249,8 @@ def policy_diff(
     folder = RunFolder(run)
     parent = _version(folder, number).spec.parent if against is None else against
     before = "" if parent is None else _source(folder, parent)
-    print(
-        unified_diff(before, _source(folder, number), f"v{parent}/policy.py", f"v{number}/policy.py"), end=""
-    )
+    diff = unified_diff(before, _source(folder, number), f"v{parent}/policy.py", f"v{number}/policy.py")
+    print(diff, end="")  # noqa: T201
 
 
 @policy_app.command("check")
@@ -348,9 +334,7 @@ def _stage_alone(stage: Stage, params: StageParams, inputs: dict[str, Path], out
     with tempfile.TemporaryDirectory(prefix="curateevo-") as name:
         store_ref = StoreRef(uri=(Path(name) / "store").as_uri())
         store = connect(store_ref)
-        refs: dict[str, FileRef] = {
-            path: store.put(f"inputs/{path}", source) for path, source in inputs.items()
-        }
+        refs: dict[str, FileRef] = {path: store.put(f"inputs/{path}", source) for path, source in inputs.items()}
         request = StageRequest(
             evolution_uid="alone", version=None, stage=stage, attempt=1, store=store_ref, prefix="artifact",
             inputs=refs, params=params,
@@ -368,9 +352,7 @@ def _stage_alone(stage: Stage, params: StageParams, inputs: dict[str, Path], out
             "--termination-log",
             str(log),
         ]
-        code = subprocess.run(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
-        )
+        code = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
         if code.returncode != 0:
             said = json.loads(log.read_text())["message"] if log.is_file() else code.stderr.strip()[-2000:]
             raise ContractBroken(said)
@@ -430,11 +412,7 @@ def _print_profile(profile: dict[str, Any]) -> None:
         "families",
     ):
         value = profile.get(name)
-        text = (
-            ", ".join(f"{k} {v}" for k, v in list(value.items())[:8])
-            if isinstance(value, dict)
-            else str(value)
-        )
+        text = ", ".join(f"{k} {v}" for k, v in list(value.items())[:8]) if isinstance(value, dict) else str(value)
         table.add_row(name, text)
     out.print(table)
 

@@ -125,9 +125,7 @@ def lay_out(inputs: Path, params: EvaluateParams, open_suite: OpenSuite) -> Boar
     splits: dict[str, tuple[Task, ...]] = {}
     for split in params.splits:
         if unknown := [i for i in wanted.get(split, ()) if i not in tasks]:
-            raise ContractBroken(
-                f"{len(unknown)} tasks of split {split} are in no suite, first {unknown[0]!r}"
-            )
+            raise ContractBroken(f"{len(unknown)} tasks of split {split} are in no suite, first {unknown[0]!r}")
         splits[split] = tuple(tasks[i] for i in sorted(wanted.get(split, ())))
     return Board(splits, suites)
 
@@ -180,9 +178,7 @@ def _memory_of(subject: Subject, inputs: Path, params: EvaluateParams) -> Retrie
     try:
         items = [parse_item(json.loads(line)) for line in path.read_text().splitlines() if line]
     except (json.JSONDecodeError, KeyError) as error:
-        raise ContractBroken(
-            f"{path.relative_to(inputs)} holds a row that is no memory item: {error}"
-        ) from error
+        raise ContractBroken(f"{path.relative_to(inputs)} holds a row that is no memory item: {error}") from error
     return Retriever(items, params.memory.k)
 
 
@@ -232,9 +228,7 @@ def check_errors(subject: str, trials: Sequence[Trial], params: EvaluateParams) 
     if len(errors) <= params.evaluation.max_error_fraction * len(trials):
         return
     shown = "; ".join(f"{t.task.id}: {e.message}" for t, e in errors[:SHOWN_ERRORS] if e)
-    message = (
-        f"TooManyErrors: {len(errors)} of {len(trials)} trials of {subject} could not be measured: {shown}"
-    )
+    message = f"TooManyErrors: {len(errors)} of {len(trials)} trials of {subject} could not be measured: {shown}"
     if all(e is not None and e.transient for _, e in errors):
         raise Transient(message)
     raise ContractBroken(message, "evaluation.maxErrorFraction is the allowed share")

@@ -111,9 +111,7 @@ def keep_clean(
     kept, leaked = [], []
     for trajectory in trajectories:
         if trajectory.task.id in held_tasks:
-            leaked.append(
-                SetAside(trajectory.source, 0, f"{trajectory.id}: its task is held out for evaluation")
-            )
+            leaked.append(SetAside(trajectory.source, 0, f"{trajectory.id}: its task is held out for evaluation"))
         elif found := index.find(trajectory.task.id, trajectory.head):
             leaked.append(SetAside(trajectory.source, 0, f"{trajectory.id}: {found}"))
         else:
@@ -136,9 +134,7 @@ def _dev_tasks(suites: Sequence[SuiteRef], held: HeldOut) -> list[DevTask]:
     out = [DevTask(r["id"], r["family"], r["group"], "") for r in held.rows]
     for ref in suites:
         if ref.name != "corpus":
-            out += [
-                DevTask(t.id, t.family, t.id, _prompt(t)) for t in registry.suite(ref.name).tasks(ref.params)
-            ]
+            out += [DevTask(t.id, t.family, t.id, _prompt(t)) for t in registry.suite(ref.name).tasks(ref.params)]
     if suites and not out:
         raise ContractBroken("evaluation.suites: no dev tasks at all", "check the suites' params")
     return out

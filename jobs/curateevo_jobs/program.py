@@ -87,12 +87,8 @@ def _work(request: StageRequest, store: Store, progress: Progress) -> Manifest:
         for part in ("inputs", "output", "scratch"):
             (folder / part).mkdir()
         fetch_inputs(store, request.inputs, folder / "inputs")
-        checkpoints = open_checkpoints(
-            store, request.checkpoint_prefix or f"{request.prefix}.checkpoints", folder
-        )
-        run = StageRun(
-            request, folder / "inputs", folder / "output", folder / "scratch", checkpoints, progress
-        )
+        checkpoints = open_checkpoints(store, request.checkpoint_prefix or f"{request.prefix}.checkpoints", folder)
+        run = StageRun(request, folder / "inputs", folder / "output", folder / "scratch", checkpoints, progress)
         result = _program(request.params.stage)(run, request.params)
         manifest = publish(
             store,

@@ -87,9 +87,7 @@ def open_proposer(params: ProposeParams, inputs: Path) -> Proposer:
 
 def read_diagnosis(inputs: Path) -> Diagnosis:
     """Diagnose the champion's episodes on diag (its first training seed)."""
-    episodes = [
-        r for r in parse_jsonl((inputs / TRAJECTORIES).read_text(encoding="utf-8")) if r["subject"] == SUBJECT
-    ]
+    episodes = [r for r in parse_jsonl((inputs / TRAJECTORIES).read_text(encoding="utf-8")) if r["subject"] == SUBJECT]
     results = parse_jsonl((inputs / RESULTS).read_text(encoding="utf-8"))
     checks = {(r["task"], r["repeat"]): r["checks"] for r in results if r["subject"] == SUBJECT}
     return diagnose(episodes, checks)
@@ -102,9 +100,7 @@ def _context(diagnosis: Diagnosis, profile: JsonObject) -> JsonObject:
 
 
 def _record(proposal: Proposal) -> JsonObject:
-    edits = (
-        [{"search": e.search, "replace": e.replace} for e in proposal.patch.edits] if proposal.patch else []
-    )
+    edits = [{"search": e.search, "replace": e.replace} for e in proposal.patch.edits] if proposal.patch else []
     return {
         "method": proposal.method,
         "hypothesis": proposal.hypothesis,

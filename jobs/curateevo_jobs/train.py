@@ -134,9 +134,7 @@ def _measure_rows(run: StageRun, params: TrainParams, base: Path) -> Rows | str:
     training = params.training
     sft = read_sft(run.inputs / "sft.jsonl") if training.sft.enabled else []
     if training.sft.enabled and not sft:
-        raise ContractBroken(
-            "sft.jsonl holds no rows", "a policy must route rows to SFT, or disable training.sft"
-        )
+        raise ContractBroken("sft.jsonl holds no rows", "a policy must route rows to SFT, or disable training.sft")
     rl = read_rl(run.inputs / "rl.jsonl") if training.grpo.enabled else []
     tokenizer = load_tokenizer(base, params.model.chat_template)
     context = int(

@@ -52,9 +52,7 @@ def write_mini(folder: Path) -> Path:
     policies = folder / "policies"
     policies.mkdir(parents=True)
     base = source_of("keep-all")
-    (policies / "001.py").write_text(
-        base.replace("    return corpus.items()", "    while True:\n        pass")
-    )
+    (policies / "001.py").write_text(base.replace("    return corpus.items()", "    while True:\n        pass"))
     keep = "    return api.keep_valid(api.keep_successes(corpus.items()))"
     (policies / "002.py").write_text(base.replace("    return corpus.items()", keep))
     path = folder / "mini.yaml"

@@ -12,9 +12,7 @@ import pytest
 from curateevo_jobs.agents.chat import Answer, Conversation, Generation
 from curateevo_jobs.agents.endpoint import Backoff, Endpoint
 
-TOOLS = [
-    {"type": "function", "function": {"name": "look", "description": "", "parameters": {"type": "object"}}}
-]
+TOOLS = [{"type": "function", "function": {"name": "look", "description": "", "parameters": {"type": "object"}}}]
 CONVERSATION = Conversation(
     [
         {"role": "user", "content": "go"},
@@ -77,9 +75,7 @@ def serve() -> Iterator[Serve]:
     """Start a server with these replies: asks it once and gives (answer, waits, requests)."""
     servers: list[Any] = []
 
-    def run(
-        *replies: Reply, timeout_seconds: float = 10.0
-    ) -> tuple[Answer, list[float], list[dict[str, Any]]]:
+    def run(*replies: Reply, timeout_seconds: float = 10.0) -> tuple[Answer, list[float], list[dict[str, Any]]]:
         server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         server.replies, server.requests, server.released = replies, [], threading.Event()
         servers.append(server)

@@ -37,9 +37,7 @@ def test_an_empty_memory_has_no_notes() -> None:
 
 
 def test_titles_are_searched_and_contents_shown_on_one_line() -> None:
-    item = parse_item(
-        {"title": "when a refund fails", "content": "Call\n  again.", "scope": "", "evidence": ["t"]}
-    )
+    item = parse_item({"title": "when a refund fails", "content": "Call\n  again.", "scope": "", "evidence": ["t"]})
     assert Retriever([item], 1).notes("refund please") == ["Call again."]
 
 

@@ -159,9 +159,7 @@ def test_a_run_of_nothing_needs_no_torch_and_no_model(base: Path, tmp_path: Path
 
 
 def trial(task: str, success: float | None, transient: bool = True, repeat: int = 0) -> Trial:
-    environment = registry.suite("toolworld").environment(
-        registry.suite("toolworld").tasks({"perSkill": 1})[0].state
-    )
+    environment = registry.suite("toolworld").environment(registry.suite("toolworld").tasks({"perSkill": 1})[0].state)
     episode = Episode(0, [], [], environment, tokens=3)
     if success is None:
         episode.error = AnswerError(f"failure of {task}", transient)
@@ -184,7 +182,5 @@ def test_passing_errors_are_tried_again_and_others_are_not(base: Path) -> None:
     with pytest.raises(Transient, match="TooManyErrors: 3 of 100"):
         check_errors("s", [*fine, *(trial(f"x{n}", None) for n in range(3))], params)
     with pytest.raises(ContractBroken, match="failure of x1") as caught:
-        check_errors(
-            "s", [*fine, trial("x1", None, transient=False), trial("x2", None), trial("x3", None)], params
-        )
+        check_errors("s", [*fine, trial("x1", None, transient=False), trial("x2", None), trial("x3", None)], params)
     assert "maxErrorFraction" in caught.value.hint

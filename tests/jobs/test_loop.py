@@ -48,9 +48,7 @@ def test_an_evolution_runs_from_corpus_to_verdict(undisturbed: tuple[Path, Path]
 
 
 @pytest.mark.train
-def test_the_champion_can_be_exported_and_the_lineage_read(
-    undisturbed: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_the_champion_can_be_exported_and_the_lineage_read(undisturbed: tuple[Path, Path], tmp_path: Path) -> None:
     _, run = undisturbed
 
     def cli(*words: str) -> str:
@@ -81,9 +79,7 @@ def test_killed_at_thirty_random_points_it_comes_to_the_same_end(
         process = start(yaml, run)
         try:
             patience = (
-                chance.choice((chance.uniform(0.5, 4), chance.uniform(4, 22)))
-                if kills < KILLS
-                else LIMIT_SECONDS
+                chance.choice((chance.uniform(0.5, 4), chance.uniform(4, 22))) if kills < KILLS else LIMIT_SECONDS
             )
             code = process.wait(timeout=patience)
         except subprocess.TimeoutExpired:

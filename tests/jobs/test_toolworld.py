@@ -135,9 +135,7 @@ def test_an_account_and_a_parcel_need_the_fact() -> None:
     environment = World(scenario(Skill.SHIP, trouble=True))
     assert environment.call("ship_parcel", {"city": "Oslo", "code": "nothing"}) == "error code"
     assert environment.call("get_weather", {"city": "Oslo"}) == f"ok Oslo code {fact('code', 'Oslo')}"
-    assert environment.call("open_account", {"customer": "Ana", "pin": fact("pin", "Ana")}).startswith(
-        "ok Ana"
-    )
+    assert environment.call("open_account", {"customer": "Ana", "pin": fact("pin", "Ana")}).startswith("ok Ana")
 
 
 def test_a_broken_state_is_a_value_error() -> None:
@@ -159,9 +157,7 @@ def test_the_suite_is_deterministic_and_a_longer_pool_begins_with_a_shorter_one(
 def test_task_ids_prompts_and_states_are_as_promised() -> None:
     tasks = SUITE.tasks({"perSkill": 100})
     assert len(tasks) == 100 * len(Skill)
-    assert (
-        len({task.id for task in tasks}) == len({task.messages[0]["content"] for task in tasks}) == len(tasks)
-    )
+    assert len({task.id for task in tasks}) == len({task.messages[0]["content"] for task in tasks}) == len(tasks)
     for task in tasks:
         assert re.fullmatch(rf"toolworld/{task.family}/[0-9a-f]{{12}}", task.id)
         assert [message["role"] for message in task.messages] == ["user"]
@@ -406,9 +402,7 @@ def test_rows_fit_the_context_and_only_assistant_text_is_trained_on(tokenizer: A
         longest = max(longest, len(encoded["input_ids"]))
     assert longest < 384
     trained = [t for t, m in zip(encoded["input_ids"], encoded["assistant_masks"], strict=True) if m]
-    assert tokenizer.decode(trained).count("<|im_end|>") == sum(
-        m["role"] == "assistant" for m in row["messages"]
-    )
+    assert tokenizer.decode(trained).count("<|im_end|>") == sum(m["role"] == "assistant" for m in row["messages"])
 
 
 def test_the_base_loads_and_predicts(tokenizer: Any) -> None:

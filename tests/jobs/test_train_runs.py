@@ -73,9 +73,7 @@ def test_killed_in_sft_and_again_in_grpo_the_weights_are_the_same(
     assert not [e for e in third.events if e[0] == "sft"], "a finished phase is not run again"
     ours = (third.run.output / "model-0/model.safetensors").read_bytes()
     assert ours == (undisturbed.run.output / "model-0/model.safetensors").read_bytes()
-    assert (third.run.output / "training.json").read_text() == (
-        undisturbed.run.output / "training.json"
-    ).read_text()
+    assert (third.run.output / "training.json").read_text() == (undisturbed.run.output / "training.json").read_text()
     steps = [(r["phase"], r["step"]) for r in support.read_rows(third.run.output / "metrics-0.jsonl")]
     assert steps == sorted(set(steps), key=steps.index)
     assert len(steps) == 12
@@ -113,9 +111,7 @@ def assert_merged(base: Path, adapter: Path, model: Path) -> None:
     assert not torch.allclose(before, after, rtol=1e-4, atol=1e-5)
 
 
-def test_rows_with_a_reference_call_train_before_those_with_an_environment(
-    base: Path, tmp_path: Path
-) -> None:
+def test_rows_with_a_reference_call_train_before_those_with_an_environment(base: Path, tmp_path: Path) -> None:
     rl = [*support.rl_rows(4), *support.match_rows(4)]
     lora = Lora(r=4, alpha=8, dropout=0.0)
     params = support.train_params(base, sft_steps=2, grpo_steps=2, lora=lora)
@@ -168,9 +164,7 @@ def test_groups_without_variance_release_the_sft_model(base: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("kind", ["sft", "rl"])
-def test_a_row_that_does_not_fit_is_named_before_anything_is_trained(
-    kind: str, base: Path, tmp_path: Path
-) -> None:
+def test_a_row_that_does_not_fit_is_named_before_anything_is_trained(kind: str, base: Path, tmp_path: Path) -> None:
     from curateevo_jobs.train import train
 
     sft, rl = support.sft_rows(4), support.rl_rows(4)

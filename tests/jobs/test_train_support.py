@@ -169,16 +169,12 @@ def train_params(base: Path, **changes: Any) -> TrainParams:
         args={**grpo_args, **changes.pop("grpo_args", {})},
         enabled=changes.pop("grpo_enabled", True),
     )
-    gate = changes.pop(
-        "gate", ReleaseGate(min_call_rate=0.0, max_dead_group_fraction=1.0, max_family_drop=1.0)
-    )
+    gate = changes.pop("gate", ReleaseGate(min_call_rate=0.0, max_dead_group_fraction=1.0, max_family_drop=1.0))
     training = Training(sft=sft, grpo=grpo, gate=gate, save_steps=2, **changes)
     return TrainParams(model=BaseModelRef(base=f"file://{base}"), training=training)
 
 
-def make_run(
-    root: Path, params: TrainParams | EvaluateParams, watch: Watch = lambda phase, done: None
-) -> StageRun:
+def make_run(root: Path, params: TrainParams | EvaluateParams, watch: Watch = lambda phase, done: None) -> StageRun:
     """A run in `root`: one with the same root goes on with its checkpoints; its output is fresh."""
     number = len(list(root.glob("output-*"))) if root.is_dir() else 0
     for name in ("inputs", f"output-{number}", "scratch", "checkpoints"):
@@ -194,9 +190,7 @@ def make_run(
         params=params,
     )
     output = root / f"output-{number}"
-    return StageRun(
-        request, root / "inputs", output, root / "scratch", Folder(root / "checkpoints"), Seen(watch)
-    )
+    return StageRun(request, root / "inputs", output, root / "scratch", Folder(root / "checkpoints"), Seen(watch))
 
 
 class Letters:

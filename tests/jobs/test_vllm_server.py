@@ -50,9 +50,7 @@ def wait_for_end(group: int, seconds: float) -> bool:
 
 
 def test_the_very_weights_are_served_and_the_group_is_stopped(base: Path, tmp_path: Path) -> None:
-    with serve(
-        base, arguments=(), chat_template=None, start_seconds=START_SECONDS, scratch=tmp_path
-    ) as server:
+    with serve(base, arguments=(), chat_template=None, start_seconds=START_SECONDS, scratch=tmp_path) as server:
         assert server.model == f"sha256-{digest_model(base)[:32]}"
         endpoint = Endpoint(server.base_url, server.model)
         asked = [Conversation([{"role": "user", "content": "x" * n}], []) for n in (3, 3000)]
@@ -112,9 +110,7 @@ def test_a_trained_model_scores_the_same_served_and_in_process(tmp_path: Path) -
     args = {"per_device_train_batch_size": 16, "lr_scheduler_type": "cosine", "warmup_steps": 10}
     params = support.train_params(support.BUILTIN_BASE, sft_steps=60, sft_args=args)
     sft = params.training.sft.model_copy(update={"learning_rate": 2e-3})
-    params = params.model_copy(
-        update={"training": params.training.model_copy(update={"sft": sft, "save_steps": 100})}
-    )
+    params = params.model_copy(update={"training": params.training.model_copy(update={"sft": sft, "save_steps": 100})})
     trained = support.train_apart(tmp_path / "train", params, support.sft_rows(220))
     assert trained.result is not None, trained.exit_code
     suites = (SuiteRef(name="toolworld", params={"perSkill": 6}),)

@@ -46,9 +46,7 @@ def _report(where: str, lines: list[str]) -> str:
 def _innermost(errors: list[ErrorDetails]) -> list[ErrorDetails]:
     """Errors without those of containers whose members are wrong: they only repeat it."""
     paths = [e["loc"] for e in errors]
-    return [
-        e for e in errors if not any(len(p) > len(e["loc"]) and p[: len(e["loc"])] == e["loc"] for p in paths)
-    ]
+    return [e for e in errors if not any(len(p) > len(e["loc"]) and p[: len(e["loc"])] == e["loc"] for p in paths)]
 
 
 def _line(error: ErrorDetails) -> str:

@@ -14,9 +14,7 @@ Uri = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
 Seconds = Annotated[int, Field(ge=1, le=2_592_000)]
-Quantity = Annotated[
-    str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$", max_length=32)
-]
+Quantity = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$", max_length=32)]
 
 
 class Focus(StrEnum):
@@ -211,7 +209,7 @@ class ReleaseGate(Model):
     max_dead_group_fraction: Fraction = 0.95
     """Share of GRPO groups without reward variance, at most."""
     max_family_drop: Fraction = 0.5
-    """Loss of mean reward of one task family from before to after GRPO, at most; beyond it the SFT model is released."""
+    """Loss of one task family's success from before to after GRPO, at most; beyond it the SFT model is released."""
 
 
 class Training(Model):
@@ -304,8 +302,8 @@ class EvolutionSpec(Model):
     sandbox: Sandbox = Sandbox()
     budget: Budget = Budget()
     storage: Storage
-    templates: dict[Literal["ingest", "curate", "train", "serve", "evaluate", "propose"], dict[str, Any]] = (
-        Field(default_factory=dict)
+    templates: dict[Literal["ingest", "curate", "train", "serve", "evaluate", "propose"], dict[str, Any]] = Field(
+        default_factory=dict
     )
     """Pod templates by stage, merged into what the operator renders. Not read on one machine."""
     deadlines: Deadlines = Deadlines()

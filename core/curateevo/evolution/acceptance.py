@@ -75,21 +75,18 @@ def _judge(
         case AcceptanceRule.PAIRED:
             bound = lower - lambda_ * delta_c
             commit = bound > 0
-            text = (
-                f"J changed by {delta_j:+.4f}, at {rule.confidence:.0%} confidence by more than {bound:+.4f}"
-            )
+            text = f"J changed by {delta_j:+.4f}, at {rule.confidence:.0%} confidence by more than {bound:+.4f}"
             return commit, Reason.IMPROVED if commit else Reason.NOT_IMPROVED, text
         case _:
             assert_never(rule.rule)
 
 
-def _judge_efficiency(
-    rule: Acceptance, delta_p: float, delta_c: float, lower: float
-) -> tuple[bool, Reason, str]:
+def _judge_efficiency(rule: Acceptance, delta_p: float, delta_c: float, lower: float) -> tuple[bool, Reason, str]:
     margin = rule.non_inferiority_margin
     if delta_c >= 0:
         return False, Reason.NOT_CHEAPER, f"C did not fall ({delta_c:+.4f})"
-    text = f"C fell by {-delta_c:.4f}; P changed by {delta_p:+.4f}, at {rule.confidence:.0%} confidence by more than {lower:+.4f}"
+    sure = f"at {rule.confidence:.0%} confidence by more than {lower:+.4f}"
+    text = f"C fell by {-delta_c:.4f}; P changed by {delta_p:+.4f}, {sure}"
     if lower > -margin:
         return True, Reason.CHEAPER, text
     return False, Reason.WORSE, f"{text}, and -{margin:g} is the margin"

@@ -1,4 +1,4 @@
-"""Conditions from the phase: the kstatus triple Ready, Reconciling, Stalled, and the ends Complete, Failed, Suspended."""
+"""Conditions from the phase: the kstatus triple Ready, Reconciling, Stalled; the ends Complete, Failed, Suspended."""
 
 from __future__ import annotations
 
@@ -10,15 +10,11 @@ TYPES = ("Ready", "Reconciling", "Stalled", "Complete", "Failed", "Suspended")
 STALLING = frozenset({Reason.DENIED, Reason.AWAITING_POLICY, Reason.CONTRACT_BROKEN})
 
 
-def with_conditions(
-    status: EvolutionStatus, before: EvolutionStatus, generation: int, now: float
-) -> EvolutionStatus:
+def with_conditions(status: EvolutionStatus, before: EvolutionStatus, generation: int, now: float) -> EvolutionStatus:
     """`status` with its conditions; a condition's transition time moves only when its status does."""
     old = {c.type: c for c in before.conditions}
     holds = _holds(status)
-    conditions = tuple(
-        _condition(kind, holds[kind], status, old.get(kind), generation, now) for kind in TYPES
-    )
+    conditions = tuple(_condition(kind, holds[kind], status, old.get(kind), generation, now) for kind in TYPES)
     return status.model_copy(update={"conditions": conditions, "observed_generation": generation})
 
 

@@ -61,9 +61,7 @@ class StageSeen:
     @property
     def done(self) -> AttemptSeen | None:
         """The first attempt with a valid manifest."""
-        return min(
-            (a for a in self.attempts if a.manifest is not None), key=lambda a: a.attempt, default=None
-        )
+        return min((a for a in self.attempts if a.manifest is not None), key=lambda a: a.attempt, default=None)
 
 
 @dataclass(frozen=True, slots=True)

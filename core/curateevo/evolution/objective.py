@@ -18,9 +18,7 @@ def objective(p: float, c: float, lambda_: float) -> float:
 
 def mean_success(table: ScoreTable, subject: str) -> float | None:
     """Mean over tasks of the mean over a task's measured repeats; None when nothing was measured."""
-    means = [
-        sum(kept) / len(kept) for row in table.scores[subject] if (kept := [s for s in row if s is not None])
-    ]
+    means = [sum(kept) / len(kept) for row in table.scores[subject] if (kept := [s for s in row if s is not None])]
     return sum(means) / len(means) if means else None
 
 

@@ -77,18 +77,14 @@ def plan_evolution(
     return replace(decision, status=with_conditions(decision.status, status, generation, now))
 
 
-def _plan(
-    who: Identity, spec: EvolutionSpec, status: EvolutionStatus, seen: EvolutionSeen, now: float
-) -> Plan:
+def _plan(who: Identity, spec: EvolutionSpec, status: EvolutionStatus, seen: EvolutionSeen, now: float) -> Plan:
     stops = stop_jobs(who, seen)
     if seen.deleting:
         return _plan_deletion(who, spec, status, seen, stops)
     if status.phase in TERMINAL:
         return Decision(status, stops)
     if spec.suspend:
-        return Decision(
-            _at(status, EvolutionPhase.SUSPENDED, Reason.SUSPENDED, "spec.suspend is true"), stops
-        )
+        return Decision(_at(status, EvolutionPhase.SUSPENDED, Reason.SUSPENDED, "spec.suspend is true"), stops)
     if spec.stop == "Now":
         return _end(status, now, Reason.STOPPED, "spec.stop is Now", stops)
     if status.started_at is None:
@@ -101,9 +97,7 @@ def _plan(
     ingest = step.manifest
     status = status.model_copy(update={"corpus_digest": ingest.digest})
     if spec.evaluation.floors:
-        step = _step(
-            who, spec, status, Stage.FLOORS, seen, now, lambda a: floors_request(who, spec, a, ingest)
-        )
+        step = _step(who, spec, status, Stage.FLOORS, seen, now, lambda a: floors_request(who, spec, a, ingest))
         status = _with_stage(status, Stage.FLOORS.value, step, EvolutionPhase.INGESTING)
         if step.manifest is None:
             return _wait_or_fail(status, step, now)
@@ -135,17 +129,13 @@ def _create_first(
     who: Identity, spec: EvolutionSpec, status: EvolutionStatus, seen: EvolutionSeen, ingest: Manifest
 ) -> Plan:
     if seen.initial_policy is None or seen.initial_policy_digest is None:
-        waiting = _at(
-            status, EvolutionPhase.TESTING, Reason.AWAITING_POLICY, "spec.policy.initial is not stored yet"
-        )
+        waiting = _at(status, EvolutionPhase.TESTING, Reason.AWAITING_POLICY, "spec.policy.initial is not stored yet")
         return Decision(waiting, wake_in=1.0)
     version = _version_spec(
         who, spec, 0, None, None, seen.initial_policy_digest, seen.initial_policy.key, ingest, status
     )
     running = _at(status, EvolutionPhase.TESTING, Reason.RUNNING, "version 0")
-    return Decision(
-        running.model_copy(update={"round": 0}), (CreateVersion(version_name(who.name, 0), version),)
-    )
+    return Decision(running.model_copy(update={"round": 0}), (CreateVersion(version_name(who.name, 0), version),))
 
 
 def _propose(
@@ -164,9 +154,7 @@ def _propose(
         )
     if status.round != number:
         stages = {k: v for k, v in status.stages.items() if k != Stage.PROPOSE.value}
-        status = status.model_copy(
-            update={"round": number, "stages": stages, "spec_digest": digest_of(spec.to_wire())}
-        )
+        status = status.model_copy(update={"round": number, "stages": stages, "spec_digest": digest_of(spec.to_wire())})
     submission = seen.submissions.get(number)
     proposed = seen.proposals.get(number, StageSeen())
     if spec.proposer.type is ProposerType.MANUAL and submission is None and proposed.done is None:
@@ -177,9 +165,7 @@ def _propose(
     policy, evaluation = champion.policy, champion.evaluate
 
     def request(attempt: int) -> StageRequest:
-        return propose_request(
-            who, spec, number, attempt, focus, ingest, policy, evaluation, history, submission
-        )
+        return propose_request(who, spec, number, attempt, focus, ingest, policy, evaluation, history, submission)
 
     context = stage_context(who, spec, Stage.PROPOSE, number, request)
     step = plan_stage(status.stages.get(Stage.PROPOSE.value, StageStatus()), proposed, context, now)
@@ -204,9 +190,7 @@ def _take_proposal(
     if manifest.outcome is Outcome.EXHAUSTED or not isinstance(summary, ProposeSummary):
         if _other_focus_may_help(spec, number, seen):
             return _skip_round(status, seen, number, focus)
-        return _seal(
-            who, spec, status, seen, ingest, now, Reason.NO_PROPOSAL, "the proposer has nothing more to try"
-        )
+        return _seal(who, spec, status, seen, ingest, now, Reason.NO_PROPOSAL, "the proposer has nothing more to try")
     parent = status.champion.number if status.champion else None
     key = manifest.file("policy.py").key
     version = _version_spec(who, spec, number, parent, focus, summary.policy_digest, key, ingest, status)
@@ -218,9 +202,7 @@ def _take_proposal(
 def _other_focus_may_help(spec: EvolutionSpec, number: int, seen: EvolutionSeen) -> bool:
     """With several foci, being at the end of one is no end: unless the round before was skipped as well."""
     before = seen.decisions.get(number - 1)
-    return len(set(spec.rounds.focus)) > 1 and not (
-        before is not None and before.reason == Reason.NO_PROPOSAL.value
-    )
+    return len(set(spec.rounds.focus)) > 1 and not (before is not None and before.reason == Reason.NO_PROPOSAL.value)
 
 
 def _skip_round(status: EvolutionStatus, seen: EvolutionSeen, number: int, focus: Focus) -> Plan:
@@ -241,9 +223,7 @@ def _skip_round(status: EvolutionStatus, seen: EvolutionSeen, number: int, focus
 def _decide(spec: EvolutionSpec, status: EvolutionStatus, seen: EvolutionSeen, version: VersionSeen) -> Plan:
     """The verdict on a version that has ended: written once, then followed."""
     text = f"version {version.number}: {version.phase.value.lower()}"
-    running = _at(status, EvolutionPhase.TESTING, Reason.RUNNING, text).model_copy(
-        update={"round": version.number}
-    )
+    running = _at(status, EvolutionPhase.TESTING, Reason.RUNNING, text).model_copy(update={"round": version.number})
     if version.phase not in (VersionPhase.MEASURED, VersionPhase.REJECTED, VersionPhase.FAILED):
         return Decision(running)
     if version.phase is VersionPhase.MEASURED and version.scores is None:
@@ -289,9 +269,7 @@ def judge(spec: EvolutionSpec, seen: EvolutionSeen, version: VersionSeen) -> Dec
     return _judged(spec, base, champion, version)
 
 
-def _judged(
-    spec: EvolutionSpec, base: DecisionRecord, champion: VersionSeen, version: VersionSeen
-) -> DecisionRecord:
+def _judged(spec: EvolutionSpec, base: DecisionRecord, champion: VersionSeen, version: VersionSeen) -> DecisionRecord:
     assert champion.scores is not None and champion.measurement is not None
     assert version.scores is not None and version.measurement is not None
     old, new = (
@@ -328,7 +306,8 @@ def _settle(status: EvolutionStatus, seen: EvolutionSeen, record: DecisionRecord
     pointer = seen.champion.pointer if seen.champion else None
     if record.verdict is Verdict.COMMITTED and (pointer is None or pointer.number < record.number):
         if (pointer.number if pointer else None) != record.champion_before:
-            text = f"version {record.number} was judged against {record.champion_before}, the champion is {pointer and pointer.number}"
+            now_it_is = pointer.number if pointer else None
+            text = f"version {record.number} was judged against {record.champion_before}; the champion is {now_it_is}"
             return Decision(
                 _at(status, status.phase, Reason.CONTRACT_BROKEN, text),
                 notices=(Notice("Conflict", text, True),),
@@ -342,9 +321,7 @@ def _settle(status: EvolutionStatus, seen: EvolutionSeen, record: DecisionRecord
             c=record.c or 0.0,
             j=record.j or 0.0,
         )
-        return Decision(
-            status, (MoveChampion(moved, seen.champion.tag if seen.champion else None),), wake_in=1.0
-        )
+        return Decision(status, (MoveChampion(moved, seen.champion.tag if seen.champion else None),), wake_in=1.0)
     committed = record.verdict is Verdict.COMMITTED
     skipped = record.reason == Reason.NO_PROPOSAL.value
     counted = status.model_copy(
@@ -410,14 +387,10 @@ def _seal(
     ready = _champions(status, seen)
     if spec.evaluation.splits.test == 0 or not ready:
         return _end(status, now, reason, message, ())
-    step = _step(
-        who, spec, status, Stage.SEAL, seen, now, lambda a: seal_request(who, spec, a, ingest, ready)
-    )
+    step = _step(who, spec, status, Stage.SEAL, seen, now, lambda a: seal_request(who, spec, a, ingest, ready))
     status = status.model_copy(update={"stages": {**status.stages, Stage.SEAL.value: step.status}})
     if step.failed:
-        return _end(
-            status, now, reason, f"{message}; the sealed test failed: {step.status.message}", step.actions
-        )
+        return _end(status, now, reason, f"{message}; the sealed test failed: {step.status.message}", step.actions)
     if step.manifest is None:
         return Decision(status, step.actions, step.notices, step.wake_in)
     return _end(status, now, reason, message, step.actions)
@@ -434,9 +407,7 @@ def _champions(status: EvolutionStatus, seen: EvolutionSeen) -> dict[str, tuple[
     return out
 
 
-def _end(
-    status: EvolutionStatus, now: float, reason: Reason, message: str, actions: tuple[Action, ...]
-) -> Plan:
+def _end(status: EvolutionStatus, now: float, reason: Reason, message: str, actions: tuple[Action, ...]) -> Plan:
     ended = _at(status, EvolutionPhase.COMPLETE, reason, message).model_copy(update={"completed_at": now})
     return Decision(ended, actions, (Notice("Complete", f"{reason}: {message}"),), wake_in=0.0)
 
@@ -485,14 +456,10 @@ def _step(
     request: Callable[[int], StageRequest],
 ) -> StageDecision:
     context = stage_context(who, spec, stage, None, request)
-    return plan_stage(
-        status.stages.get(stage.value, StageStatus()), seen.stages.get(stage, StageSeen()), context, now
-    )
+    return plan_stage(status.stages.get(stage.value, StageStatus()), seen.stages.get(stage, StageSeen()), context, now)
 
 
-def _with_stage(
-    status: EvolutionStatus, name: str, step: StageDecision, phase: EvolutionPhase
-) -> EvolutionStatus:
+def _with_stage(status: EvolutionStatus, name: str, step: StageDecision, phase: EvolutionPhase) -> EvolutionStatus:
     update: dict[str, object] = {"stages": {**status.stages, name: step.status}}
     if step.manifest is None:
         update |= {
@@ -557,9 +524,7 @@ def _history(spec: EvolutionSpec, seen: EvolutionSeen, number: int) -> tuple[His
 
 def stop_jobs(who: Identity, seen: EvolutionSeen) -> tuple[Action, ...]:
     """Stop what the evolution itself runs."""
-    stages: list[tuple[Stage, int | None, StageSeen]] = [
-        (stage, None, found) for stage, found in seen.stages.items()
-    ]
+    stages: list[tuple[Stage, int | None, StageSeen]] = [(stage, None, found) for stage, found in seen.stages.items()]
     stages += [(Stage.PROPOSE, number, found) for number, found in seen.proposals.items()]
     return tuple(
         StopJob(job_name(who.name, stage, number, a.attempt), stage, number, a.attempt)

@@ -56,9 +56,14 @@ def plan_stage(status: StageStatus, seen: StageSeen, context: StageContext, now:
         return _finish(status, seen, context, done, done.manifest)
     if seen.highest > status.attempt:
         status = status.model_copy(
-            update={"attempt": seen.highest, "state": StageState.ACTIVE, "started_at": seen.at(seen.highest).since or now,
-                    "retry_at": None, "observed": True}
-        )  # fmt: skip
+            update={
+                "attempt": seen.highest,
+                "state": StageState.ACTIVE,
+                "started_at": seen.at(seen.highest).since or now,
+                "retry_at": None,
+                "observed": True,
+            }
+        )
     if status.attempt == 0:
         return _intend(status, 1, now)
     if status.state is StageState.WAITING:
@@ -104,9 +109,7 @@ def _follow(status: StageStatus, attempt: AttemptSeen, context: StageContext, no
         case JobState.PENDING:
             left = started + context.pending_seconds - now
             if left <= 0:
-                return _expire(
-                    status, Reason.PENDING_TOO_LONG, attempt.message or "no node took the job", context, now
-                )
+                return _expire(status, Reason.PENDING_TOO_LONG, attempt.message or "no node took the job", context, now)
             return StageDecision(_observed(status, attempt.message), wake_in=min(left, POLL_SECONDS))
         case JobState.RUNNING:
             left = (attempt.since or started) + context.deadline_seconds - now
@@ -148,17 +151,13 @@ def _classify(attempt: AttemptSeen) -> tuple[Reason, str]:
             return Reason.PROGRAM_FAILED, message
 
 
-def _expire(
-    status: StageStatus, reason: Reason, message: str, context: StageContext, now: float
-) -> StageDecision:
+def _expire(status: StageStatus, reason: Reason, message: str, context: StageContext, now: float) -> StageDecision:
     decision = _retry(status, reason, message, context, now)
     stop = StopJob(context.name(status.attempt), context.stage, context.version, status.attempt)
     return StageDecision(decision.status, (stop,), decision.notices, decision.wake_in)
 
 
-def _retry(
-    status: StageStatus, reason: Reason, message: str, context: StageContext, now: float
-) -> StageDecision:
+def _retry(status: StageStatus, reason: Reason, message: str, context: StageContext, now: float) -> StageDecision:
     """Count the failure and wait for the next attempt, or give up. Infrastructure and application count apart."""
     infrastructure = reason in (Reason.INFRASTRUCTURE, Reason.PENDING_TOO_LONG, Reason.DENIED)
     count = (status.infrastructure_failures if infrastructure else status.application_failures) + 1

@@ -58,9 +58,7 @@ def plan_version(
     for stage in STAGES:
         start = _starter(who, spec, stage, seen, manifests)
         context = stage_context(who, spec.evolution_spec, stage, spec.number, start)
-        step = plan_stage(
-            status.stages.get(stage, StageStatus()), seen.stages.get(stage, StageSeen()), context, now
-        )
+        step = plan_stage(status.stages.get(stage, StageStatus()), seen.stages.get(stage, StageSeen()), context, now)
         status = _with_stage(status, stage, step)
         if step.failed:
             failed = status.model_copy(
@@ -197,9 +195,7 @@ def measure(spec: EvolutionSpec, ingest: Manifest, manifests: dict[Stage, Manife
     )
 
 
-def _take_verdict(
-    status: VersionStatus, seen: VersionStagesSeen, stops: tuple[Action, ...]
-) -> Decision[VersionStatus]:
+def _take_verdict(status: VersionStatus, seen: VersionStagesSeen, stops: tuple[Action, ...]) -> Decision[VersionStatus]:
     record = seen.decision
     if record is None or status.verdict is record.verdict:
         return Decision(status, stops)

@@ -82,9 +82,7 @@ def seal_request(
             subject = f"{name}-{seed_subject(index)}"
             subjects.append(Subject(name=subject, kind=SubjectKind.MODEL))
             inputs |= _model_inputs(subject, index, curate, train, spec)
-    return _request(
-        who, spec, Stage.SEAL, None, attempt, inputs, evaluate_params(spec, tuple(subjects), ("test",))
-    )
+    return _request(who, spec, Stage.SEAL, None, attempt, inputs, evaluate_params(spec, tuple(subjects), ("test",)))
 
 
 def propose_request(
@@ -171,9 +169,7 @@ def _model_inputs(
     subject: str, index: int, curate: Manifest, train: Manifest, spec: EvolutionSpec
 ) -> dict[str, FileRef]:
     folder = f"model-{index}/"
-    inputs = {
-        f"{subject}/model/{path.removeprefix(folder)}": ref for path, ref in train.under(folder).items()
-    }
+    inputs = {f"{subject}/model/{path.removeprefix(folder)}": ref for path, ref in train.under(folder).items()}
     if spec.memory.enabled:
         inputs[f"{subject}/{MEMORY}"] = curate.file(MEMORY).ref
     return inputs

@@ -158,9 +158,7 @@ def diagnose(episodes: Iterable[JsonObject], checks: dict[tuple[str, int], dict[
 def explain(row: JsonObject, checks: dict[str, bool]) -> Finding:
     """The mode of one failed episode, with its quote."""
     try:
-        parts = conversation(
-            read_record({"messages": unique_call_ids(row["messages"])}, "openai-messages").steps
-        )
+        parts = conversation(read_record({"messages": unique_call_ids(row["messages"])}, "openai-messages").steps)
     except RowInvalid as error:
         return Finding(Mode.UNKNOWN, row["family"], Evidence(row["task"], 0, str(error)[:MAX_QUOTE_CHARS]))
     opening = " ".join([parts.system or "", *parts.head])
@@ -213,10 +211,7 @@ def _invented(turns: Sequence[Turn], opening: str, notes: str, checks: dict[str,
 
 def _recovery(turns: Sequence[Turn], opening: str, notes: str, checks: dict[str, bool]) -> Found:
     calling = [(n, t) for n, t in enumerate(turns) if t.calls]
-    if (
-        calling
-        and (bad := next((r for r in calling[-1][1].results if reads_like_error(r)), None)) is not None
-    ):
+    if calling and (bad := next((r for r in calling[-1][1].results if reads_like_error(r)), None)) is not None:
         if notes and any(v in notes for c in calling[-1][1].calls for v in values(c.parsed())):
             return Mode.MEMORY_MISLED, calling[-1][0], bad
         mode = Mode.SCHEMA_VIOLATION if "argument" in bad or "tool" in bad else Mode.RECOVERY_FAILURE

@@ -51,13 +51,9 @@ def _apply(source: str, edit: Edit, number: int) -> str:
             raise PolicyRejected("search", f"edit {number} has an empty SEARCH", "quote the lines to replace")
         return source.replace(edit.search, edit.replace, 1)
     if count > 1:
-        raise PolicyRejected(
-            "search", f"edit {number}: SEARCH stands {count} times in the policy", "quote more lines"
-        )
+        raise PolicyRejected("search", f"edit {number}: SEARCH stands {count} times in the policy", "quote more lines")
     first = edit.search.strip().splitlines()[0]
-    near = difflib.get_close_matches(
-        first, [line.strip() for line in source.splitlines()], n=NEAR_LINES, cutoff=0.4
-    )
+    near = difflib.get_close_matches(first, [line.strip() for line in source.splitlines()], n=NEAR_LINES, cutoff=0.4)
     raise PolicyRejected(
         "search", f"edit {number}: SEARCH does not stand in the policy", "nearest lines: " + " | ".join(near)
     )

@@ -13,9 +13,7 @@ class ReplayProposer:
 
     def __init__(self, folder: Path) -> None:
         if not folder.is_dir():
-            raise ContractBroken(
-                f"proposer.replay: {folder} is no folder", "it should hold 001.py, 002.py, ..."
-            )
+            raise ContractBroken(f"proposer.replay: {folder} is no folder", "it should hold 001.py, 002.py, ...")
         self._folder = folder
 
     def propose(self, given: ProposalInput) -> Proposal | None:

@@ -81,7 +81,16 @@ def _drop_errors(params: Params) -> dict[str, Any]:
 
 
 EFFECT, EFFICIENT = Focus.EFFECTIVENESS, Focus.EFFICIENCY
-SFT_NOISE = frozenset({Mode.MALFORMED_CALL, Mode.NO_CALL, Mode.STOPPED_EARLY, Mode.WRONG_TOOL, Mode.WRONG_ARGUMENT, Mode.SCHEMA_VIOLATION})  # fmt: skip
+SFT_NOISE = frozenset(
+    {
+        Mode.MALFORMED_CALL,
+        Mode.NO_CALL,
+        Mode.STOPPED_EARLY,
+        Mode.WRONG_TOOL,
+        Mode.WRONG_ARGUMENT,
+        Mode.SCHEMA_VIOLATION,
+    }
+)
 WASTE = frozenset({Mode.REPEATED_FAILURE, Mode.LOOP, Mode.NEEDLESS_CALL, Mode.RECOVERY_FAILURE})
 METHODS: tuple[Method, ...] = (
     Method(
@@ -103,9 +112,7 @@ METHODS: tuple[Method, ...] = (
     Method(
         "balance-families",
         EFFECT,
-        frozenset(
-            {Mode.WRONG_TOOL, Mode.NO_CALL, Mode.STOPPED_EARLY, Mode.WRONG_ARGUMENT, Mode.RECOVERY_FAILURE}
-        ),
+        frozenset({Mode.WRONG_TOOL, Mode.NO_CALL, Mode.STOPPED_EARLY, Mode.WRONG_ARGUMENT, Mode.RECOVERY_FAILURE}),
         "rare families drown under common ones at a fixed number of steps",
         "success on rare families",
         _balance,
@@ -158,9 +165,7 @@ METHODS: tuple[Method, ...] = (
         "fewer turns",
         _deduplicate,
     ),
-    Method(
-        "drop-near-duplicates", EFFICIENT, frozenset(), "near duplicates teach little", "fewer turns", _near
-    ),
+    Method("drop-near-duplicates", EFFICIENT, frozenset(), "near duplicates teach little", "fewer turns", _near),
     Method(
         "drop-error-turns",
         EFFICIENT,
@@ -195,7 +200,5 @@ def ranked(focus: Focus, diagnosis: Diagnosis) -> list[Method]:
     """Methods of the focus (all for Combined), those that mend the most failures first."""
     counts = {cluster.mode: cluster.count for cluster in diagnosis.clusters}
     chosen = [m for m in METHODS if focus is Focus.COMBINED or m.focus is focus]
-    weights = {
-        m.name: sum(counts.get(mode, 0) for mode in m.mends) / max(1, len(m.mends)) ** 0.5 for m in chosen
-    }
+    weights = {m.name: sum(counts.get(mode, 0) for mode in m.mends) / max(1, len(m.mends)) ** 0.5 for m in chosen}
     return sorted(chosen, key=lambda m: -weights[m.name])

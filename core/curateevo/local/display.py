@@ -117,11 +117,7 @@ def _cells(version: PolicyVersion) -> tuple[str | Text, ...]:
         str(spec.number),
         "-" if spec.parent is None else str(spec.parent),
         spec.focus.value if spec.focus else "-",
-        *(
-            (f"{m.p:.3f}", f"{m.c:.3f}", f"{m.j:.3f}", str(m.sft_turns + m.rl_turns))
-            if m
-            else ("", "", "", "")
-        ),
+        *((f"{m.p:.3f}", f"{m.c:.3f}", f"{m.j:.3f}", str(m.sft_turns + m.rl_turns)) if m else ("", "", "", "")),
         verdict,
         status.reason.value if status.reason else "",
     )

@@ -166,9 +166,7 @@ class LocalJobs:
         if said:
             return str(said)
         with contextlib.suppress(OSError):
-            lines = (
-                (folder / LOG).read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace").strip().splitlines()
-            )
+            lines = (folder / LOG).read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace").strip().splitlines()
             if lines:
                 return f"exit code {code}: {lines[-1][:500]} (log: {folder / LOG})"
         return f"exit code {code}"

@@ -144,9 +144,7 @@ class Observer:
             return initial[0] if initial else None
         done = self._proposal(number, -1, {}).done
         return (
-            done.manifest.file("policy.py").ref
-            if done and done.manifest and done.manifest.has("policy.py")
-            else None
+            done.manifest.file("policy.py").ref if done and done.manifest and done.manifest.has("policy.py") else None
         )
 
     def _table(self, evaluate: Manifest) -> ScoreTable | None:

@@ -71,9 +71,7 @@ def run_evolution(folder: RunFolder, evolution: CurationEvolution, display: Disp
 def check_runs_here(spec: EvolutionSpec) -> None:
     """Refuse early what one machine can't do. Raises SpecInvalid."""
     if spec.proposer.type in NOT_BUILT:
-        raise SpecInvalid(
-            f"spec.proposer.type: {spec.proposer.type} is not built yet", "use rules, replay or manual"
-        )
+        raise SpecInvalid(f"spec.proposer.type: {spec.proposer.type} is not built yet", "use rules, replay or manual")
     if spec.policy.initial.config_map_key_ref is not None:
         raise SpecInvalid(
             "spec.policy.initial.configMapKeyRef: there are no ConfigMaps on one machine",
@@ -169,9 +167,7 @@ class Shell:
                     "curateevo.io/version": str(action.spec.number),
                 }
                 if action.spec.number not in self.folder.versions():
-                    self.folder.save_version(
-                        PolicyVersion(metadata=object_meta(action.name, labels), spec=action.spec)
-                    )
+                    self.folder.save_version(PolicyVersion(metadata=object_meta(action.name, labels), spec=action.spec))
             case WriteDecision():
                 data = canonical_json(action.record.to_wire()).encode()
                 self.store.put_once(decision_key(self.who.uid, action.record.number), data)
@@ -200,9 +196,7 @@ class Shell:
     def _retry_now(self) -> None:
         """A person has started the loop again: what was waiting for its next attempt waits no longer."""
         status = self.evolution.status
-        self._save_status(
-            status.model_copy(update={"stages": {k: _ready(s) for k, s in status.stages.items()}})
-        )
+        self._save_status(status.model_copy(update={"stages": {k: _ready(s) for k, s in status.stages.items()}}))
         for version in self.folder.versions().values():
             stages = {k: _ready(s) for k, s in version.status.stages.items()}
             if stages != version.status.stages:
@@ -252,9 +246,14 @@ def retry_failed(folder: RunFolder, evolution: CurationEvolution) -> CurationEvo
 def _ready(stage: StageStatus, failed: bool = False) -> StageStatus:
     if stage.state is StageState.WAITING or (failed and stage.state is StageState.FAILED):
         return stage.model_copy(
-            update={"state": StageState.WAITING, "retry_at": None, "infrastructure_failures": 0, "application_failures": 0,
-                    "reason": None}
-        )  # fmt: skip
+            update={
+                "state": StageState.WAITING,
+                "retry_at": None,
+                "infrastructure_failures": 0,
+                "application_failures": 0,
+                "reason": None,
+            }
+        )
     return stage
 
 
@@ -267,6 +266,4 @@ def initial_policy(spec: EvolutionSpec) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ContractBroken(
-            f"spec.policy.initial.uri: {path}: {error}", "name a readable Python file"
-        ) from error
+        raise ContractBroken(f"spec.policy.initial.uri: {path}: {error}", "name a readable Python file") from error

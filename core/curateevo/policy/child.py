@@ -64,16 +64,10 @@ def run(source: str, corpus: Corpus, facts: dict[str, Any], seed: int) -> dict[s
         resources = curate(module, corpus, ctx)
         return {**recipe.encode(resources), "logs": ctx.logs, "metrics": ctx.metrics}
     except MemoryError:
-        return {
-            "rejected": {"rule": "memory", "message": "the policy used more memory than it may", "line": None}
-        }
+        return {"rejected": {"rule": "memory", "message": "the policy used more memory than it may", "line": None}}
     except BaseException as error:  # noqa: BLE001  the sandbox's edge: whatever the policy raises is a result
         line = next(
-            (
-                f.lineno
-                for f in reversed(traceback.extract_tb(error.__traceback__))
-                if f.filename == POLICY_FILE
-            ),
+            (f.lineno for f in reversed(traceback.extract_tb(error.__traceback__)) if f.filename == POLICY_FILE),
             None,
         )
         message = f"{type(error).__name__}: {str(error)[:800]}"

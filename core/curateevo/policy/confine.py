@@ -121,13 +121,9 @@ def _seccomp() -> None:
     errno_eperm = seccomp.ERRNO(1)
     rules: Any = seccomp.SyscallFilter(seccomp.ALLOW)
     for name in DENIED_CALLS:
-        with contextlib.suppress(
-            ValueError, RuntimeError, OSError
-        ):  # a call that this architecture does not have
+        with contextlib.suppress(ValueError, RuntimeError, OSError):  # a call that this architecture does not have
             rules.add_rule(errno_eperm, name)
-    rules.add_rule(
-        seccomp.ERRNO(38), "clone3"
-    )  # ENOSYS: libc falls back to clone, whose flags can be looked at
+    rules.add_rule(seccomp.ERRNO(38), "clone3")  # ENOSYS: libc falls back to clone, whose flags can be looked at
     rules.add_rule(errno_eperm, "clone", seccomp.Arg(0, seccomp.MASKED_EQ, CLONE_THREAD, 0))
     rules.add_rule(errno_eperm, "prlimit64", seccomp.Arg(2, seccomp.NE, 0))
     rules.load()

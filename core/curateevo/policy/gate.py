@@ -1,9 +1,9 @@
-"""The contract gate: every hard rule, and what breaks it. A refusal names rule, line and remedy; the evolver reads it."""
+"""The contract gate: every hard rule. A refusal names rule, line and remedy: it is the evolver's feedback."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from curateevo.api.base import digest_of
@@ -33,7 +33,7 @@ class Curated:
 
 @dataclass(frozen=True, slots=True)
 class GateSettings:
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
     timeout_seconds: float = 600.0
     seed: int = 0
 
@@ -130,10 +130,11 @@ def _check_memory(material: Material) -> None:
             "lower the limit in build_memory",
         )
     for row in material.memory:
-        if not row["content"] or len(row["content"]) > MAX_NOTE_CHARS:
+        size = len(row["content"])
+        if not 0 < size <= MAX_NOTE_CHARS:
             raise PolicyRejected(
                 "memory-size",
-                f"a note of {len(row['content'])} characters (from {row['evidence'][0][0]}), allowed 1 to {MAX_NOTE_CHARS}",
+                f"a note of {size} characters (from {row['evidence'][0][0]}), allowed 1 to {MAX_NOTE_CHARS}",
                 "take a shorter span of the result",
             )
 
@@ -145,9 +146,7 @@ def _check_leaks(material: Material, index: LeakIndex) -> None:
             raise PolicyRejected("no-dev-content", f"{row['id']}: {found}", "leave that trajectory out")
     for row in material.memory:
         if found := index.find(None, [row["content"]]):
-            raise PolicyRejected(
-                "no-dev-content", f"a note from {row['evidence'][0][0]}: {found}", "leave it out"
-            )
+            raise PolicyRejected("no-dev-content", f"a note from {row['evidence'][0][0]}: {found}", "leave it out")
 
 
 def _recipe_digest(recipe: Recipe) -> str:

@@ -35,9 +35,7 @@ def rows_needed(recipe: Recipe) -> set[int]:
     return {i.row for i in recipe.sft} | {t.row for t in recipe.rl} | {m.row for m in recipe.memory}
 
 
-def materialise(
-    recipe: Recipe, texts: dict[int, Trajectory], families: list[str], sealed: SealedStates
-) -> Material:
+def materialise(recipe: Recipe, texts: dict[int, Trajectory], families: list[str], sealed: SealedStates) -> Material:
     """Write every row. Problems of single rows (spans or states that are not there) are left to the contract gate:
     a memory span outside its result gives an empty content, a task without a state a null one."""
     sft, lineage = [], []
@@ -45,9 +43,7 @@ def materialise(
         row = _sft_row(f"sft-{number:06d}", item, texts[item.row], families[item.row])
         sft += [row] * item.copies
         lineage.append(
-            _lineage(
-                "sft", row["id"], item.row, texts[item.row].id, list(item.turns), item.lineage, item.copies
-            )
+            _lineage("sft", row["id"], item.row, texts[item.row].id, list(item.turns), item.lineage, item.copies)
         )
     rl = []
     for number, task in enumerate(recipe.rl):
@@ -90,9 +86,7 @@ def _rl_row(name: str, task: RlTask, source: Trajectory, family: str, sealed: Se
         "reward": task.reward,
         "suite": suite if by_environment else None,
         "state": state if by_environment else None,
-        "reference": []
-        if by_environment
-        else [{"name": c.name, "arguments": c.parsed()} for c in turn.calls],
+        "reference": [] if by_environment else [{"name": c.name, "arguments": c.parsed()} for c in turn.calls],
         "turns": len(source.turns) if by_environment else 1,
     }
 

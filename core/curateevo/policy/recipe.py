@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from curateevo.api.errors import PolicyRejected
@@ -69,7 +70,7 @@ def _int(value: Any, low: int, high: int, what: str) -> int:
 def _item(entry: Any, turns: list[int], lineages: list[tuple[str, ...]]) -> Item:
     row = _int(entry[0], 0, len(turns), "row")
     kept = tuple(_int(t, 0, turns[row], "turn") for t in entry[1])
-    if not kept or any(a >= b for a, b in zip(kept, kept[1:], strict=False)):
+    if not kept or any(a >= b for a, b in pairwise(kept)):
         raise ValueError(f"turns of row {row} are empty or out of order")
     return Item(row, kept, _int(entry[2], 1, MAX_COPIES + 1, "copies"), lineages[entry[3]])
 

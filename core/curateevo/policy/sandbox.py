@@ -66,9 +66,7 @@ def run_policy(
     scratch = Path(tempfile.mkdtemp(prefix="curateevo-policy-"))
     started = time.monotonic()
     try:
-        answer, printed, tier = _run_child(
-            policy, corpus, context, seed, limits, timeout_seconds, hash_seed, scratch
-        )
+        answer, printed, tier = _run_child(policy, corpus, context, seed, limits, timeout_seconds, hash_seed, scratch)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     if "rejected" in answer:

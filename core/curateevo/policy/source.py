@@ -105,27 +105,17 @@ def check_static(source: str) -> None:
 def _check_api(tree: ast.Module) -> None:
     found = next((v for node in tree.body if (v := _assigned(node, "POLICY_API")) is not None), None)
     if not (isinstance(found, ast.Constant) and found.value == POLICY_API):
-        raise PolicyRejected(
-            "api-version", f"POLICY_API must be {POLICY_API}", f"write POLICY_API = {POLICY_API}"
-        )
+        raise PolicyRejected("api-version", f"POLICY_API must be {POLICY_API}", f"write POLICY_API = {POLICY_API}")
 
 
 def _check_stages(tree: ast.Module) -> None:
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     for name, arguments in STAGES.items():
         if name not in functions:
-            raise PolicyRejected(
-                "stage-missing", f"no function {name}", f"write def {name}({', '.join(arguments)})"
-            )
+            raise PolicyRejected("stage-missing", f"no function {name}", f"write def {name}({', '.join(arguments)})")
         node = functions[name]
         given = tuple(a.arg for a in node.args.args)
-        if (
-            given != arguments
-            or node.args.vararg
-            or node.args.kwonlyargs
-            or node.args.kwarg
-            or node.args.posonlyargs
-        ):
+        if given != arguments or node.args.vararg or node.args.kwonlyargs or node.args.kwarg or node.args.posonlyargs:
             raise PolicyRejected(
                 "stage-signature",
                 f"{name} takes ({', '.join(given)})",
@@ -133,9 +123,7 @@ def _check_stages(tree: ast.Module) -> None:
                 node.lineno,
             )
         if node.decorator_list:
-            raise PolicyRejected(
-                "stage-signature", f"{name} is decorated", "remove the decorator", node.lineno
-            )
+            raise PolicyRejected("stage-signature", f"{name} is decorated", "remove the decorator", node.lineno)
 
 
 def _problems(tree: ast.Module) -> Iterator[PolicyRejected]:
@@ -150,17 +138,13 @@ def _problems(tree: ast.Module) -> Iterator[PolicyRejected]:
                 if level or module not in ALLOWED_MODULES | OWN_MODULES:
                     yield _bad_import(module or ".", line)
                 if module == "curateevo.policy" and [a.name for a in node.names] != ["api"]:
-                    yield PolicyRejected(
-                        "import", "only `api` may be imported from curateevo.policy", line=line
-                    )
+                    yield PolicyRejected("import", "only `api` may be imported from curateevo.policy", line=line)
             case ast.Name(id=name) if name in FORBIDDEN_NAMES or _dunder(name):
                 yield PolicyRejected(
                     "name", f"{name} may not be used", "use the operators of curateevo.policy.api", line
                 )
             case ast.Attribute(attr=attr) if attr.startswith("_") or attr in FORBIDDEN_ATTRIBUTES:
-                yield PolicyRejected(
-                    "attribute", f".{attr} may not be used", "use public attributes only", line
-                )
+                yield PolicyRejected("attribute", f".{attr} may not be used", "use public attributes only", line)
             case ast.Constant(value=str() as text) if "__" in text and "{" in text:
                 yield PolicyRejected("attribute", "a format string that reaches dunder attributes", line=line)
             case ast.AsyncFunctionDef() | ast.Await() | ast.AsyncFor() | ast.AsyncWith():
@@ -173,9 +157,7 @@ def _problems(tree: ast.Module) -> Iterator[PolicyRejected]:
 
 def _bad_import(name: str, line: int | None) -> PolicyRejected:
     allowed = ", ".join(sorted(ALLOWED_MODULES))
-    return PolicyRejected(
-        "import", f"{name} may not be imported", f"allowed: curateevo.policy.api, {allowed}", line
-    )
+    return PolicyRejected("import", f"{name} may not be imported", f"allowed: curateevo.policy.api, {allowed}", line)
 
 
 def _dunder(name: str) -> bool:
@@ -189,8 +171,4 @@ def _assigned(node: ast.stmt, name: str) -> ast.expr | None:
 
 
 def _is_docstring(node: ast.stmt) -> bool:
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)

@@ -71,9 +71,9 @@ def marker(mark: Mark, x: float, y: float, r: float = 6.0) -> Markup:
         case Mark.REVERTED:
             shape = _polygon((x, y - r * 1.15), (x + r * 1.15, y), (x, y + r * 1.15), (x - r * 1.15, y))
         case Mark.REJECTED:
-            shape = Markup(
-                '<path d="M{a:.1f} {b:.1f}L{c:.1f} {d:.1f}M{a:.1f} {d:.1f}L{c:.1f} {b:.1f}"/>'
-            ).format(a=x - r * 0.8, b=y - r * 0.8, c=x + r * 0.8, d=y + r * 0.8)
+            shape = Markup('<path d="M{a:.1f} {b:.1f}L{c:.1f} {d:.1f}M{a:.1f} {d:.1f}L{c:.1f} {b:.1f}"/>').format(
+                a=x - r * 0.8, b=y - r * 0.8, c=x + r * 0.8, d=y + r * 0.8
+            )
         case Mark.FAILED:
             shape = _polygon((x, y - r), (x + r * 1.05, y + r * 0.8), (x - r * 1.05, y + r * 0.8))
         case Mark.RUNNING:
@@ -90,23 +90,18 @@ def marker(mark: Mark, x: float, y: float, r: float = 6.0) -> Markup:
 def icon(mark: Mark) -> Markup:
     """The mark for a line of text; its word stands beside it."""
     body = marker(mark, 8, 8, 5.5)
-    return Markup(
-        '<svg class="icon" viewBox="0 0 16 16" width="16" height="16" aria-hidden="true">{}</svg>'
-    ).format(body)
+    return Markup('<svg class="icon" viewBox="0 0 16 16" width="16" height="16" aria-hidden="true">{}</svg>').format(
+        body
+    )
 
 
 def change_bar(before: float | None, after: float | None) -> Markup:
     """Two shares on a line from 0 to 1: a ring before, a disc after. Decoration: the numbers stand beside it."""
     parts = [Markup('<path class="rail" d="M6 8H114"/>')]
-    at = [
-        None if v is None or not math.isfinite(v) else 6 + 108 * min(1.0, max(0.0, v))
-        for v in (before, after)
-    ]
+    at = [None if v is None or not math.isfinite(v) else 6 + 108 * min(1.0, max(0.0, v)) for v in (before, after)]
     if at[0] is not None and at[1] is not None:
         kind = "up" if at[1] > at[0] else "down"
-        parts.append(
-            Markup('<path class="span {k}" d="M{a:.1f} 8H{b:.1f}"/>').format(k=kind, a=at[0], b=at[1])
-        )
+        parts.append(Markup('<path class="span {k}" d="M{a:.1f} 8H{b:.1f}"/>').format(k=kind, a=at[0], b=at[1]))
     if at[0] is not None:
         parts.append(Markup('<circle class="before" cx="{:.1f}" cy="8" r="4"/>').format(at[0]))
     if at[1] is not None:
@@ -170,17 +165,13 @@ def _zoomed(name: str, top: float, values: Sequence[float | None]) -> _Panel:
 def _frame(panel: _Panel, width: float) -> Markup:
     right = width - RIGHT
     parts = [
-        Markup('<text class="panel" x="{x}" y="{y:.1f}">{n}</text>').format(
-            x=LEFT, y=panel.top - 10, n=panel.name
-        )
+        Markup('<text class="panel" x="{x}" y="{y:.1f}">{n}</text>').format(x=LEFT, y=panel.top - 10, n=panel.name)
     ]
     for tick in ticks(panel.low, panel.high, 4 if panel.height > SMALL_HEIGHT else 3):
         y = panel.y(tick)
         parts.append(Markup('<path class="grid" d="M{a} {y:.1f}H{b}"/>').format(a=LEFT, b=right, y=y))
         parts.append(
-            Markup('<text class="tick" x="{x}" y="{y:.1f}">{t}</text>').format(
-                x=LEFT - 8, y=y + 4, t=_tick(tick)
-            )
+            Markup('<text class="tick" x="{x}" y="{y:.1f}">{t}</text>').format(x=LEFT - 8, y=y + 4, t=_tick(tick))
         )
     return Markup("").join(parts)
 
@@ -221,16 +212,12 @@ def _references(
     ceiling = panel.top + panel.height + 4
     for (_, text, kind), y in zip(*_spread(sorted(labels), ceiling), strict=True):
         parts.append(
-            Markup('<text class="{k}" x="{x}" y="{y:.1f}">{t}</text>').format(
-                k=kind, x=right + 8, y=y + 4, t=text
-            )
+            Markup('<text class="{k}" x="{x}" y="{y:.1f}">{t}</text>').format(k=kind, x=right + 8, y=y + 4, t=text)
         )
     return parts
 
 
-def _spread(
-    labels: list[tuple[float, str, str]], lowest: float
-) -> tuple[list[tuple[float, str, str]], list[float]]:
+def _spread(labels: list[tuple[float, str, str]], lowest: float) -> tuple[list[tuple[float, str, str]], list[float]]:
     """Heights at which labels do not cover each other, none below `lowest`."""
     places = [y for y, _, _ in labels]
     for i in range(1, len(places)):

@@ -138,9 +138,7 @@ def _context(story: Story, limits: Limits) -> dict[str, Any]:
         "sealed_families": sorted({f for r in sealed for f in r.families})[:80],
         "difference": view.sealed_difference(story),
         "costs": view.costs_of(story),
-        "ingest": story.ingest.summary
-        if story.ingest and isinstance(story.ingest.summary, IngestSummary)
-        else None,
+        "ingest": story.ingest.summary if story.ingest and isinstance(story.ingest.summary, IngestSummary) else None,
         "corpus": story.corpus_profile,
         "corpus_success": success_share(story.corpus_profile),
         "corpus_families": top_families(story.corpus_profile)[:24],
@@ -178,9 +176,7 @@ def _sections(story: Story, rows: list[view.Row], limit: int) -> list[Section]:
     return sorted(made, key=lambda s: s.row.number)
 
 
-def _before(
-    story: Story, version: VersionStory, by_number: dict[int, VersionStory]
-) -> tuple[str, SplitScore | None]:
+def _before(story: Story, version: VersionStory, by_number: dict[int, VersionStory]) -> tuple[str, SplitScore | None]:
     """What a version's success by family is compared with: its parent, or the untrained base for version 0."""
     parent = version.version.spec.parent
     if parent is not None and parent in by_number:
@@ -196,11 +192,7 @@ def _spec_lines(story: Story) -> list[tuple[str, str]]:
     repeats, seed = spec.training.repeats, spec.training.seed
     rounds = f"{wording.plural(spec.rounds.max, 'round')} at most, ends after {spec.rounds.patience} without a commit"
     rounds += f" or at P {spec.rounds.goal:g}" if spec.rounds.goal is not None else ""
-    seeds = (
-        f"{seed}"
-        if repeats == 1
-        else f"{seed} to {seed + repeats - 1} (each version is trained {repeats} times)"
-    )
+    seeds = f"{seed}" if repeats == 1 else f"{seed} to {seed + repeats - 1} (each version is trained {repeats} times)"
     memory = f"{spec.memory.k} notes per task by {spec.memory.retriever}" if spec.memory.enabled else "off"
     return [
         ("Corpus", "; ".join(sources) + (f"; and {more} more" if more > 0 else "")),
@@ -281,9 +273,7 @@ def _cautions(story: Story, floors: list[tuple[str, SplitScore]]) -> list[str]:
             "The rule is the paper's: J went up. About every second candidate that is no better would be committed by it."
         )
     if not spec.evaluation.floors:
-        out.append(
-            "No floors were scored: what a do-nothing agent or the untrained base reaches is not known."
-        )
+        out.append("No floors were scored: what a do-nothing agent or the untrained base reaches is not known.")
     best = max(floors, key=lambda f: f[1].p, default=None)
     if best is not None and status.champion is not None and status.champion.p <= best[1].p:
         told = f"{wording.number(status.champion.p)} against {wording.number(best[1].p)} on sel"

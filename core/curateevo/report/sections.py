@@ -99,9 +99,7 @@ def section_of(
         expected=clip(text_of(story.proposal, "expected"), MAX_TEXT),
         digest=story.version.spec.policy_digest,
         diff=diff,
-        source=code_of(story.source, code_chars - _escaped_chars(diff), diff=False)
-        if row.champion
-        else Code(()),
+        source=code_of(story.source, code_chars - _escaped_chars(diff), diff=False) if row.champion else Code(()),
         against=before[0] if before[1] else "",
         families=tuple(families[:MAX_FAMILIES]),
         families_left_out=max(0, len(families) - MAX_FAMILIES),
@@ -155,9 +153,7 @@ def _diagnosed(diagnosis: JsonObject | None) -> str:
 def _cluster(raw: JsonObject) -> Cluster:
     families = raw.get("families")
     named = (
-        sorted(families.items(), key=lambda kv: (-(_number(kv[1]) or 0), kv[0]))
-        if isinstance(families, dict)
-        else []
+        sorted(families.items(), key=lambda kv: (-(_number(kv[1]) or 0), kv[0])) if isinstance(families, dict) else []
     )
     told = ", ".join(f"{short(str(name), MAX_NAME)} {count(_number(n))}" for name, n in named[:8])
     quotes = [e for e in _list(raw, "evidence") if isinstance(e, dict)]
@@ -205,9 +201,7 @@ def _profile_rows(corpus: JsonObject | None, kept: JsonObject | None) -> list[Pr
         if whole is not None or part is not None:
             rows.append(ProfileRow(name, count(whole), count(part), _ratio(part, whole)))
     rows.append(
-        ProfileRow(
-            "successful, of all trajectories", share(success_share(corpus)), share(success_share(kept)), ""
-        )
+        ProfileRow("successful, of all trajectories", share(success_share(corpus)), share(success_share(kept)), "")
     )
     for flag, name in FLAGS.items():
         whole, part = number_of(corpus, "turn_flags", flag), number_of(kept, "turn_flags", flag)
@@ -225,11 +219,7 @@ def success_share(profile: JsonObject | None) -> float | None:
 def top_families(profile: JsonObject | None) -> list[tuple[str, float]]:
     """Families of a profile with their counts, the largest first."""
     found = profile.get("families") if profile else None
-    known = (
-        {str(k): n for k, v in found.items() if (n := _number(v)) is not None}
-        if isinstance(found, dict)
-        else {}
-    )
+    known = {str(k): n for k, v in found.items() if (n := _number(v)) is not None} if isinstance(found, dict) else {}
     return sorted(known.items(), key=lambda kv: (-kv[1], kv[0]))
 
 
@@ -239,8 +229,7 @@ def _kept_families(corpus: JsonObject | None, kept: JsonObject | None) -> list[P
     parts = dict(top_families(kept))
     top = top_families(corpus)[:MAX_PROFILE_FAMILIES]
     return [
-        ProfileRow(short(f, MAX_NAME), count(n), count(parts.get(f, 0.0)), _ratio(parts.get(f, 0.0), n))
-        for f, n in top
+        ProfileRow(short(f, MAX_NAME), count(n), count(parts.get(f, 0.0)), _ratio(parts.get(f, 0.0), n)) for f, n in top
     ]
 
 
@@ -261,9 +250,7 @@ def _facts(story: VersionStory) -> list[tuple[str, str]]:
     if train is not None and isinstance(train.summary, TrainSummary):
         t = train.summary
         seeds = ", ".join(str(seed) for seed in t.seeds[:16]) or "not recorded"
-        grpo = (
-            f"skipped: {clip(t.grpo_skipped, MAX_QUOTE)}" if t.grpo_skipped else plural(t.grpo_steps, "step")
-        )
+        grpo = f"skipped: {clip(t.grpo_skipped, MAX_QUOTE)}" if t.grpo_skipped else plural(t.grpo_steps, "step")
         out.append(("Training seeds", seeds))
         out.append(("SFT", plural(t.sft_steps, "step")))
         out.append(("GRPO", grpo))

@@ -69,15 +69,11 @@ def read_story(folder: RunFolder) -> Story:
     uid = evolution.metadata.uid or ""
     stages = evolution.status.stages
     ingest = _manifest(store, uid, Stage.INGEST, None, stages)
-    runs = {
-        s: m for s in (Stage.FLOORS, Stage.SEAL) if (m := _manifest(store, uid, s, None, stages)) is not None
-    }
+    runs = {s: m for s in (Stage.FLOORS, Stage.SEAL) if (m := _manifest(store, uid, s, None, stages)) is not None}
     sealed_of = _scores(runs.get(Stage.SEAL))
     versions = folder.versions()
     floors = [
-        (name, split, s)
-        for name, splits in _scores(runs.get(Stage.FLOORS)).items()
-        for split, s in splits.items()
+        (name, split, s) for name, splits in _scores(runs.get(Stage.FLOORS)).items() for split, s in splits.items()
     ]
     sealed = [(name, s) for name, split, s in floors if split == "test"] if sealed_of else []
     sealed += [(name, splits["test"]) for name, splits in sealed_of.items() if "test" in splits]
@@ -94,16 +90,12 @@ def read_story(folder: RunFolder) -> Story:
     )
 
 
-def _skipped(
-    store: Store, uid: str, decided: int, versions: dict[int, PolicyVersion]
-) -> list[DecisionRecord]:
+def _skipped(store: Store, uid: str, decided: int, versions: dict[int, PolicyVersion]) -> list[DecisionRecord]:
     missing = (n for n in range(decided + 1) if n not in versions)
     return [record for n in missing if (record := _decision(store, uid, n)) is not None]
 
 
-def _version(
-    store: Store, uid: str, version: PolicyVersion, versions: dict[int, PolicyVersion]
-) -> VersionStory:
+def _version(store: Store, uid: str, version: PolicyVersion, versions: dict[int, PolicyVersion]) -> VersionStory:
     number = version.spec.number
     manifests = {
         stage: m
@@ -156,9 +148,7 @@ def _mean_scores(by_subject: dict[str, dict[str, SplitScore]]) -> dict[str, Spli
     return out
 
 
-def _manifest(
-    store: Store, uid: str, stage: Stage, version: int | None, stages: dict[str, Any]
-) -> Manifest | None:
+def _manifest(store: Store, uid: str, stage: Stage, version: int | None, stages: dict[str, Any]) -> Manifest | None:
     status = stages.get(stage.value)
     for attempt in range(1, (status.attempt if status else 0) + 1):
         try:

@@ -220,9 +220,7 @@ def sealed_rows(story: Story) -> list[SealedRow]:
     for name, score in story.sealed:
         if found := SEALED_NAME.fullmatch(name):
             by_version.setdefault(int(found[1]), []).append(score)
-    return floors + [
-        _sealed_row(champion_name(story.evolution.status, n), s) for n, s in sorted(by_version.items())
-    ]
+    return floors + [_sealed_row(champion_name(story.evolution.status, n), s) for n, s in sorted(by_version.items())]
 
 
 def champion_name(status: EvolutionStatus, number: int) -> str:
@@ -246,9 +244,7 @@ def _sealed_row(name: str, scores: Sequence[SplitScore]) -> SealedRow:
     p = sum(s.p for s in scores) / len(scores)
     low, high = wilson(p, scores[0].tasks)
     families = {f: sum(s.families.get(f, 0.0) for s in scores) / len(scores) for f in scores[0].families}
-    return SealedRow(
-        name, p, low, high, scores[0].tasks, sum(s.errors for s in scores), len(scores), families
-    )
+    return SealedRow(name, p, low, high, scores[0].tasks, sum(s.errors for s in scores), len(scores), families)
 
 
 def sealed_difference(story: Story) -> Difference | None:
@@ -271,9 +267,7 @@ def _task_means(table: ScoreTable, version: int) -> dict[int, float]:
     subjects = [s for s in table.scores if (found := SEALED_NAME.fullmatch(s)) and int(found[1]) == version]
     out = {}
     for position in range(len(table.tasks)):
-        kept = [
-            v for s in subjects for v in table.scores[s][position : position + 1] for v in v if v is not None
-        ]
+        kept = [v for s in subjects for v in table.scores[s][position : position + 1] for v in v if v is not None]
         if kept:
             out[position] = sum(kept) / len(kept)
     return out

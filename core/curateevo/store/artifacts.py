@@ -102,7 +102,7 @@ def remember(store: Store, request: StageRequest, manifest: Manifest) -> None:
 
 
 def read_manifest(store: Store, prefix: str) -> Manifest | None:
-    """The manifest below `prefix`, or None when the artifact is not finished. Raises ContractBroken if it is not one."""
+    """The manifest below `prefix`; None when the artifact is not finished. Raises ContractBroken if it is not one."""
     raw = store.get(manifest_key(prefix))
     if raw is None:
         return None

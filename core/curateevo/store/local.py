@@ -38,13 +38,9 @@ class LocalStore:
         with _translated(key):
             partial = self._write_partial(path, source)
             try:
-                ref = FileRef(
-                    key=key, digest=f"sha256:{sha256_of(partial)}", size_bytes=partial.stat().st_size
-                )
+                ref = FileRef(key=key, digest=f"sha256:{sha256_of(partial)}", size_bytes=partial.stat().st_size)
                 if not _create(partial, path) and f"sha256:{sha256_of(path)}" != ref.digest:
-                    raise Conflict(
-                        f"{key}: the store holds other bytes under this key", "objects are immutable"
-                    )
+                    raise Conflict(f"{key}: the store holds other bytes under this key", "objects are immutable")
             finally:
                 partial.unlink(missing_ok=True)
         return ref

@@ -96,14 +96,10 @@ class S3Store:
         condition = {"IfNoneMatch": "*"} if tag is None else {"IfMatch": tag}
         with self._translated(key):
             try:
-                answer = self.client.put_object(
-                    Bucket=self.bucket, Key=self.prefix + key, Body=data, **condition
-                )
+                answer = self.client.put_object(Bucket=self.bucket, Key=self.prefix + key, Body=data, **condition)
             except ClientError as error:
                 if _code(error) in LOST | MISSING:
-                    raise Conflict(
-                        f"{key}: moved by another writer", "read it again and decide anew"
-                    ) from error
+                    raise Conflict(f"{key}: moved by another writer", "read it again and decide anew") from error
                 raise
         return str(answer["ETag"])
 
@@ -156,13 +152,9 @@ class S3Store:
                 else:
                     if self._head(key) is not None:
                         return False
-                    parts = TransferConfig(
-                        multipart_threshold=MULTIPART_BYTES, multipart_chunksize=MULTIPART_BYTES
-                    )
+                    parts = TransferConfig(multipart_threshold=MULTIPART_BYTES, multipart_chunksize=MULTIPART_BYTES)
                     metadata = {"Metadata": extra["Metadata"]}
-                    self.client.upload_file(
-                        str(source), self.bucket, target["Key"], ExtraArgs=metadata, Config=parts
-                    )
+                    self.client.upload_file(str(source), self.bucket, target["Key"], ExtraArgs=metadata, Config=parts)
             except ClientError as error:
                 if _code(error) in LOST:
                     return False
@@ -195,14 +187,10 @@ class S3Store:
         try:
             yield
         except NoCredentialsError as error:
-            raise Denied(
-                f"{what}: no S3 credentials", "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-            ) from error
+            raise Denied(f"{what}: no S3 credentials", "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY") from error
         except ClientError as error:
             if _code(error) in DENIED:
-                raise Denied(
-                    f"s3://{self.bucket}: {_code(error)} on {what}", "check keys, bucket and quota"
-                ) from error
+                raise Denied(f"s3://{self.bucket}: {_code(error)} on {what}", "check keys, bucket and quota") from error
             raise StoreUnavailable(f"s3://{self.bucket}: {_code(error)} on {what}") from error
         except (BotoCoreError, OSError) as error:
             raise StoreUnavailable(f"s3://{self.bucket}: {error}") from error

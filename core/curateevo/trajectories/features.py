@@ -164,8 +164,7 @@ def call_signature(turns: Iterable[Turn]) -> str:
 
 def _content_hash(trajectory: Trajectory) -> str:
     plain = [
-        [t.users, t.content.strip(), [(c.name, c.arguments) for c in t.calls], t.results]
-        for t in trajectory.turns
+        [t.users, t.content.strip(), [(c.name, c.arguments) for c in t.calls], t.results] for t in trajectory.turns
     ]
     return hashlib.sha256(json.dumps([trajectory.head, plain]).encode()).hexdigest()[:16]
 
@@ -190,9 +189,7 @@ def features_of(trajectories: Iterable[Trajectory]) -> pl.DataFrame:
     for trajectory in trajectories:
         tools_key = json.dumps(trajectory.tools)
         flags = turn_flags(trajectory, schemas, tools_key)
-        text_chars = sum(
-            len(t.content) + sum(map(len, t.results)) + sum(map(len, t.users)) for t in trajectory.turns
-        )
+        text_chars = sum(len(t.content) + sum(map(len, t.results)) + sum(map(len, t.users)) for t in trajectory.turns)
         rows.append(
             {
                 "id": trajectory.id,

@@ -24,9 +24,7 @@ class LeakIndex:
         for text in texts:
             if (task := self._exact.get(_plain(text))) is not None:
                 return f"its prompt equals that of dev task {task}"
-            if self._grams and (
-                found := next((self._grams[g] for g in _grams(words(text)) if g in self._grams), None)
-            ):
+            if self._grams and (found := next((self._grams[g] for g in _grams(words(text)) if g in self._grams), None)):
                 return f"it shares {NGRAM} words in a row with dev task {found}"
         return None
 

@@ -18,10 +18,7 @@ def profile_of(features: pl.DataFrame) -> dict[str, Any]:
     if not count:
         return {"trajectories": 0, "turns": 0}
     flags = Counter(
-        flag.name
-        for bits in features["turn_flags"].explode().drop_nulls()
-        for flag in TurnFlag
-        if bits & flag
+        flag.name for bits in features["turn_flags"].explode().drop_nulls() for flag in TurnFlag if bits & flag
     )
     turns = int(features["turns"].sum())
     return {

@@ -47,17 +47,14 @@ def source_files(uri: str, base: Path) -> list[Path]:
     if path.is_dir():
         found = sorted(p for p in path.rglob("*") if p.suffix in (".json", ".jsonl"))
     else:
-        found = sorted(Path(p) for p in glob.glob(str(path), recursive=True) if Path(p).is_file())
+        matches = glob.glob(str(path), recursive=True)  # noqa: PTH207  an absolute pattern is fine here
+        found = sorted(Path(p) for p in matches if Path(p).is_file())
     if not found:
-        raise CorpusInvalid(
-            f"corpus source {uri!r}: no such file (looked for {path})", "check the path, or the glob"
-        )
+        raise CorpusInvalid(f"corpus source {uri!r}: no such file (looked for {path})", "check the path, or the glob")
     return found
 
 
-def read_files(
-    files: Sequence[tuple[Path, str]], on_row: Callable[[int], None] = lambda rows: None
-) -> Reading:
+def read_files(files: Sequence[tuple[Path, str]], on_row: Callable[[int], None] = lambda rows: None) -> Reading:
     """Read (file, format) pairs in order. Ids that occur twice get `#2`, `#3`, ... `on_row` hears the count so far."""
     reading, used = Reading(), dict[str, int]()
     for path, format_name in files:
@@ -111,6 +108,5 @@ def write_set_aside(items: Sequence[SetAside], path: Path) -> None:
     with path.open("w", encoding="utf-8") as out:
         for item in items:
             out.write(
-                json.dumps({"file": item.file, "line": item.line, "reason": item.reason}, ensure_ascii=False)
-                + "\n"
+                json.dumps({"file": item.file, "line": item.line, "reason": item.reason}, ensure_ascii=False) + "\n"
             )

@@ -48,9 +48,7 @@ class Endpoint:
         self._model = model
         self._backoff = backoff or Backoff()
         self._sleep = sleep
-        self._client = openai.OpenAI(
-            base_url=base_url, api_key=api_key, timeout=timeout_seconds, max_retries=0
-        )
+        self._client = openai.OpenAI(base_url=base_url, api_key=api_key, timeout=timeout_seconds, max_retries=0)
 
     def answer(
         self, conversations: Sequence[Conversation], generation: Generation, seeds: Sequence[int]
@@ -69,9 +67,7 @@ class Endpoint:
                 return answer
             self._sleep(waits.pop(0))
 
-    def _ask(
-        self, conversation: Conversation, seed: int, temperature: float, max_tokens: int | openai.Omit
-    ) -> Answer:
+    def _ask(self, conversation: Conversation, seed: int, temperature: float, max_tokens: int | openai.Omit) -> Answer:
         """One try. Every failure of the client is translated here."""
         options: dict[str, Any] = {}
         if conversation.tools:
@@ -115,9 +111,7 @@ def _parse(completion: Any) -> Answer:
         return Answer(error=AnswerError("the server sent no choice or no usage", transient=False))
     message = completion.choices[0].message
     calls = tuple(
-        parse_call(c.function.name, c.function.arguments)
-        for c in message.tool_calls or ()
-        if c.type == "function"
+        parse_call(c.function.name, c.function.arguments) for c in message.tool_calls or () if c.type == "function"
     )
     content = message.content or ""
     return Answer(

@@ -132,9 +132,7 @@ def play(
         _play_apart(model, episodes, rules, ended)
 
 
-def _play_together(
-    model: ChatModel, episodes: Sequence[Episode], rules: Rules, ended: Callable[[int], None]
-) -> None:
+def _play_together(model: ChatModel, episodes: Sequence[Episode], rules: Rules, ended: Callable[[int], None]) -> None:
     """In lock-step: turn n of all episodes that are still asking is one batch."""
     live = _asking(episodes)
     while live:
@@ -145,9 +143,7 @@ def _play_together(
         ended(len(episodes) - len(live))
 
 
-def _play_apart(
-    model: ChatModel, episodes: Sequence[Episode], rules: Rules, ended: Callable[[int], None]
-) -> None:
+def _play_apart(model: ChatModel, episodes: Sequence[Episode], rules: Rules, ended: Callable[[int], None]) -> None:
     """Each episode in a thread of a pool."""
 
     def play_one(episode: Episode) -> None:

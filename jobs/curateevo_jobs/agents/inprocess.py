@@ -73,9 +73,7 @@ class InProcess:
         return ids
 
     @torch.no_grad()
-    def _generate(
-        self, prompts: Sequence[list[int]], generation: Generation, seeds: Sequence[int]
-    ) -> list[list[int]]:
+    def _generate(self, prompts: Sequence[list[int]], generation: Generation, seeds: Sequence[int]) -> list[list[int]]:
         """Generated token ids, padding included. Prompts are padded on the left."""
         longest = max(map(len, prompts))
         pad = self._tokenizer.pad_token_id

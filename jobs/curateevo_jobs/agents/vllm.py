@@ -130,9 +130,7 @@ def _free_port() -> int:
         return port
 
 
-def _await_ready(
-    process: subprocess.Popen[bytes], base_url: str, name: str, log: Path, seconds: float
-) -> None:
+def _await_ready(process: subprocess.Popen[bytes], base_url: str, name: str, log: Path, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         served = _served_models(base_url)

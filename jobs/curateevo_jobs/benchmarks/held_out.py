@@ -48,9 +48,7 @@ class NextCall:
         names = [c["name"] for c in made] == [c["name"] for c in self.reference]
         exact = made == self.reference
         reward = 1.0 if exact else PARTIAL_REWARD if names else 0.0
-        return Score(
-            float(exact), reward, {"called": bool(made), "right_tool": names, "right_arguments": exact}
-        )
+        return Score(float(exact), reward, {"called": bool(made), "right_tool": names, "right_arguments": exact})
 
 
 class HeldOutSuite:
@@ -110,9 +108,7 @@ def _decisions(trajectory: Trajectory, max_chars: int) -> list[JsonObject]:
         arguments = [call.parsed() for call in turn.calls]
         if not turn.calls or None in arguments:
             continue
-        messages = trajectory.messages(range(number)) + [
-            {"role": "user", "content": text} for text in turn.users
-        ]
+        messages = trajectory.messages(range(number)) + [{"role": "user", "content": text} for text in turn.users]
         if len(json.dumps(messages)) <= max_chars:
             reference = [{"name": c.name, "arguments": a} for c, a in zip(turn.calls, arguments, strict=True)]
             rows.append(

@@ -55,9 +55,7 @@ def _download(name: str) -> Path:
     repository, _, revision = name.partition("@")
     try:
         return Path(
-            snapshot_download(
-                repository, revision=revision or None, token=os.environ.get(TOKEN_VARIABLE) or None
-            )
+            snapshot_download(repository, revision=revision or None, token=os.environ.get(TOKEN_VARIABLE) or None)
         )
     except errors.GatedRepoError as error:
         raise Denied(f"the hub refuses {name}: gated", "set model.tokenSecretRef") from error

@@ -120,19 +120,13 @@ def tool_tokens(tools: Sequence[dict[str, Any]], tokenizer: Any) -> int:
     return lengths[0] - lengths[1]
 
 
-def find_sft_misfit(
-    rows: Sequence[SftRow], tokenized: Sequence[TokenRow], limit: int, tokenizer: Any
-) -> Misfit | None:
+def find_sft_misfit(rows: Sequence[SftRow], tokenized: Sequence[TokenRow], limit: int, tokenizer: Any) -> Misfit | None:
     """The longest SFT row above `limit` tokens."""
-    remedy = (
-        "Shorten the row's turns or drop tools that it does not use, or raise training.sft.args.max_length."
-    )
+    remedy = "Shorten the row's turns or drop tools that it does not use, or raise training.sft.args.max_length."
     return _longest("SFT", rows, [len(t.tokens) for t in tokenized], limit, tokenizer, remedy)
 
 
-def find_rl_misfit(
-    rows: Sequence[RlRow], lengths: Sequence[int], limit: int, tokenizer: Any
-) -> Misfit | None:
+def find_rl_misfit(rows: Sequence[RlRow], lengths: Sequence[int], limit: int, tokenizer: Any) -> Misfit | None:
     """The longest RL prompt above `limit` tokens."""
     remedy = "Shorten the prompt or its notes, or lower training.grpo.args.max_completion_length."
     return _longest("RL", rows, lengths, limit, tokenizer, remedy)

@@ -100,8 +100,7 @@ def measure_families(
     """Mean greedy success of each family on `rows`."""
     acting = [r for r in rows if r.reward is RewardKind.ENVIRONMENT]
     episodes = [
-        Episode(0, [dict(m) for m in r.messages], r.tools, suites[r.suite].environment(r.state))
-        for r in acting
+        Episode(0, [dict(m) for m in r.messages], r.tools, suites[r.suite].environment(r.state)) for r in acting
     ]
     play(model, episodes, rules)
     scores: dict[str, list[float]] = {}
@@ -109,9 +108,7 @@ def measure_families(
         success = episode.score().success if episode.state is State.FINISHED else 0.0
         scores.setdefault(row.family, []).append(success)
     matching = [r for r in rows if r.reward is RewardKind.ACTION_MATCH]
-    answers = model.answer(
-        [Conversation(r.messages, r.tools) for r in matching], rules.generation, [0] * len(matching)
-    )
+    answers = model.answer([Conversation(r.messages, r.tools) for r in matching], rules.generation, [0] * len(matching))
     for row, answer in zip(matching, answers, strict=True):
         first = (answer.calls[0].name, answer.calls[0].arguments) if answer.calls else None
         scores.setdefault(row.family, []).append(float(match_first_call(first, row.reference) == 1.0))

@@ -80,11 +80,7 @@ class Recorder(TrainerCallback):  # type: ignore[misc]
         shown = {k: float(logs[k]) for k in SHOWN if isinstance(logs.get(k), int | float)}
         self._progress.report(self._phase.split("-")[0], state.global_step, state.max_steps, **shown)
 
-    def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Complete the checkpoint that was just written, and make it durable."""
-        mark_complete(
-            Path(str(args.output_dir)) / f"checkpoint-{state.global_step}", {"step": state.global_step}
-        )
+        mark_complete(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}", {"step": state.global_step})
         self._checkpoints.save()

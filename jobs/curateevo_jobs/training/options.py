@@ -71,9 +71,7 @@ def check_args(phase: Literal["sft", "grpo"], args: Mapping[str, Any]) -> None:
         raise SpecInvalid("\n".join(problems), f"arguments are the fields of TRL's {phase.upper()}Config")
 
 
-def _build(
-    phase: Literal["sft", "grpo"], config: type, args: Mapping[str, Any], chosen: Mapping[str, Any]
-) -> Any:
+def _build(phase: Literal["sft", "grpo"], config: type, args: Mapping[str, Any], chosen: Mapping[str, Any]) -> Any:
     check_args(phase, args)
     try:
         return config(**{**_machine_defaults(), **chosen})

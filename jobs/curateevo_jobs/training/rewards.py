@@ -26,9 +26,7 @@ def match_first_call(call: tuple[str, Any] | None, reference: Sequence[Mapping[s
     return 1.0 if call[1] == reference[0]["arguments"] else RIGHT_TOOL
 
 
-def action_match(
-    completions: Sequence[Sequence[JsonObject]], reference: Sequence[str], **_: Any
-) -> list[float]:
+def action_match(completions: Sequence[Sequence[JsonObject]], reference: Sequence[str], **_: Any) -> list[float]:
     """TRL reward: the first call of each completion against its reference (JSON text)."""
     return [
         match_first_call(_first_call(completion), json.loads(text))
@@ -36,13 +34,10 @@ def action_match(
     ]
 
 
-def environment(
-    completions: Sequence[Sequence[JsonObject]], environments: Sequence[Any], **_: Any
-) -> list[float]:
+def environment(completions: Sequence[Sequence[JsonObject]], environments: Sequence[Any], **_: Any) -> list[float]:
     """TRL reward: what the suite gives for the whole episode, its final text included."""
     return [
-        world._score(final_text(completion)).reward
-        for completion, world in zip(completions, environments, strict=True)
+        world._score(final_text(completion)).reward for completion, world in zip(completions, environments, strict=True)
     ]
 
 
@@ -55,11 +50,7 @@ REWARDS: dict[RewardKind, Callable[..., list[float]]] = {
 def final_text(completion: Sequence[JsonObject]) -> str:
     """The text of the last message, if it is an answer without a call."""
     last = completion[-1] if completion else {}
-    return (
-        str(last.get("content") or "")
-        if last.get("role") == "assistant" and not last.get("tool_calls")
-        else ""
-    )
+    return str(last.get("content") or "") if last.get("role") == "assistant" and not last.get("tool_calls") else ""
 
 
 def _first_call(completion: Sequence[JsonObject]) -> tuple[str, Any] | None:

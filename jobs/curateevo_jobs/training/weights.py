@@ -73,9 +73,7 @@ def lora_config(lora: Lora | None) -> LoraConfig | None:
     )
 
 
-def save(
-    model: Any, folder: Path, base: Path, chat_template: str | None, adapter: Path | None = None
-) -> None:
+def save(model: Any, folder: Path, base: Path, chat_template: str | None, adapter: Path | None = None) -> None:
     """Save full weights in the base's number type, and the base's tokenizer with the chat template in force.
 
     An adapter is saved to `adapter`, when given, and merged.

@@ -156,9 +156,7 @@ class World:
             self.before, self.status, changed = self.status, decision.status, True
         return changed
 
-    def tick_version(
-        self, number: int, *, save: bool = True, applied: int | None = None, stale: bool = False
-    ) -> bool:
+    def tick_version(self, number: int, *, save: bool = True, applied: int | None = None, stale: bool = False) -> bool:
         if number not in self.versions:
             return False
         version, current = self.versions[number]
@@ -263,11 +261,7 @@ class World:
         self.moves.append(action.pointer.number)
 
     def status_of(self, stage: Stage, version: int | None) -> StageStatus:
-        owner = (
-            self.status.stages
-            if version is None or stage is Stage.PROPOSE
-            else self.versions[version][1].stages
-        )
+        owner = self.status.stages if version is None or stage is Stage.PROPOSE else self.versions[version][1].stages
         return owner.get(stage.value, StageStatus())
 
     # ---- what is seen ---------------------------------------------------------------------------------------------
@@ -383,13 +377,7 @@ def check_decision(given: EvolutionStatus, decision: Decision[EvolutionStatus]) 
 def score_table(p: float, number: int) -> ScoreTable:
     """Deterministic scores with a mean near `p`: a task keeps its difficulty over versions, with some noise."""
     rows = tuple(
-        (
-            float(
-                (int(sha(f"task {t}")[:8], 16) + int(sha(f"{number} {t}")[:8], 16) * 0.15)
-                / (0xFFFFFFFF * 1.15)
-                < p
-            ),
-        )
+        (float((int(sha(f"task {t}")[:8], 16) + int(sha(f"{number} {t}")[:8], 16) * 0.15) / (0xFFFFFFFF * 1.15) < p),)
         for t in TASKS
     )
     return ScoreTable(tasks=TASKS, families=("f",) * len(TASKS), scores={"seed-0": rows})

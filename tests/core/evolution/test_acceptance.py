@@ -99,9 +99,7 @@ def test_training_seeds_are_resampled_too() -> None:
     tasks = tuple(f"t{i}" for i in range(200))
 
     def two(p: float, q: float) -> ScoreTable:
-        rows = {
-            n: tuple((float(i < r * 200),) for i in range(200)) for n, r in (("seed-0", p), ("seed-1", q))
-        }
+        rows = {n: tuple((float(i < r * 200),) for i in range(200)) for n, r in (("seed-0", p), ("seed-1", q))}
         return ScoreTable(tasks=tasks, families=("f",) * 200, scores=rows)
 
     steady = judged(two(0.4, 0.4), two(0.5, 0.5), PAIRED, Focus.EFFECTIVENESS, (0.5, 0.5))
@@ -136,9 +134,7 @@ def test_the_detectable_gain_is_what_the_design_says() -> None:
     st.integers(1, 10**4),
 )
 @settings(max_examples=200)
-def test_names_fit_and_never_collide_between_stages_and_attempts(
-    name: str, version: int, attempt: int
-) -> None:
+def test_names_fit_and_never_collide_between_stages_and_attempts(name: str, version: int, attempt: int) -> None:
     names = [job_name(name, stage, version, attempt + k) for stage in Stage for k in (0, 1)] + [
         version_name(name, version)
     ]

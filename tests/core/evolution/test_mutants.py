@@ -39,9 +39,7 @@ def mutate(folder: Path, mutant: Mutant) -> Path:
     shutil.copytree(ROOT / "core", core, ignore=shutil.ignore_patterns("__pycache__"))
     target = core / "curateevo" / "evolution" / mutant.module
     text = target.read_text()
-    assert text.count(mutant.old) == 1, (
-        f"{mutant.name}: the place to change stands {text.count(mutant.old)} times"
-    )
+    assert text.count(mutant.old) == 1, f"{mutant.name}: the place to change stands {text.count(mutant.old)} times"
     target.write_text(text.replace(mutant.old, mutant.new))
     return core
 

@@ -57,9 +57,7 @@ def test_a_manifest_is_the_proof_whatever_the_job_says() -> None:
 
 
 def test_a_stale_status_takes_over_the_highest_attempt() -> None:
-    seen = step(
-        ACTIVE, AttemptSeen(1, JobState.FAILED, exit_code=1), AttemptSeen(3, JobState.RUNNING, since=NOW)
-    )
+    seen = step(ACTIVE, AttemptSeen(1, JobState.FAILED, exit_code=1), AttemptSeen(3, JobState.RUNNING, since=NOW))
     assert seen.status.attempt == 3 and seen.status.state is StageState.ACTIVE and not seen.actions
 
 
@@ -109,9 +107,7 @@ def test_deadlines_for_pending_for_running_and_for_the_manifest() -> None:
         ACTIVE, StageSeen((AttemptSeen(1, JobState.PENDING, message="0/3 nodes"),)), context(), NOW + 41
     )
     assert pending.status.reason is Reason.PENDING_TOO_LONG and isinstance(pending.actions[0], StopJob)
-    running = plan_stage(
-        ACTIVE, StageSeen((AttemptSeen(1, JobState.RUNNING, since=NOW),)), context(), NOW + 100
-    )
+    running = plan_stage(ACTIVE, StageSeen((AttemptSeen(1, JobState.RUNNING, since=NOW),)), context(), NOW + 100)
     assert running.status.reason is Reason.DEADLINE_EXCEEDED and isinstance(running.actions[0], StopJob)
     patient = step(ACTIVE, AttemptSeen(1, JobState.SUCCEEDED, since=NOW - 1))
     assert patient.status.state is StageState.ACTIVE and patient.wake_in == 4
@@ -122,9 +118,7 @@ def test_deadlines_for_pending_for_running_and_for_the_manifest() -> None:
 def test_a_lost_job_goes_on_as_the_same_attempt_and_a_deleted_one_does_not() -> None:
     lost = step(ACTIVE, AttemptSeen(1, JobState.LOST))
     assert (
-        lost.status.attempt == 1
-        and isinstance(lost.actions[0], StartJob)
-        and lost.status.infrastructure_failures == 0
+        lost.status.attempt == 1 and isinstance(lost.actions[0], StartJob) and lost.status.infrastructure_failures == 0
     )
     deleted = step(ACTIVE.model_copy(update={"observed": True}))
     assert deleted.status.reason is Reason.INFRASTRUCTURE and deleted.status.infrastructure_failures == 1
@@ -175,9 +169,7 @@ def test_a_rejected_policy_is_a_result_and_the_run_goes_on() -> None:
     world = World(spec(), with_script(curate_v1_a1=Outcome.REJECTED))
     world.settle()
     world.check_end()
-    assert (
-        world.decisions[1].verdict is Verdict.REJECTED and world.versions[1][1].phase is VersionPhase.REJECTED
-    )
+    assert world.decisions[1].verdict is Verdict.REJECTED and world.versions[1][1].phase is VersionPhase.REJECTED
     assert len(world.decisions) == 5
 
 
@@ -235,9 +227,7 @@ def test_suspend_stops_jobs_and_resume_goes_on() -> None:
     assert world.jobs["evo-ingest-a1"].state is JobState.RUNNING
     world.spec = world.spec.model_copy(update={"suspend": True})
     world.tick()
-    assert (
-        world.status.phase is EvolutionPhase.SUSPENDED and world.jobs["evo-ingest-a1"].state is JobState.LOST
-    )
+    assert world.status.phase is EvolutionPhase.SUSPENDED and world.jobs["evo-ingest-a1"].state is JobState.LOST
     world.spec = world.spec.model_copy(update={"suspend": False})
     world.settle()
     world.check_end()
@@ -274,7 +264,5 @@ def test_deletion_in_every_phase_stops_jobs_first_and_keeps_artifacts_unless_tol
             world.tick()
         assert world.released
         assert bool(world.deleted_prefixes) == (policy == "Delete")
-        own = [
-            j for j in world.jobs.values() if j.request.version is None or j.request.stage is Stage.PROPOSE
-        ]
+        own = [j for j in world.jobs.values() if j.request.version is None or j.request.stage is Stage.PROPOSE]
         assert not any(j.state is JobState.RUNNING for j in own)

@@ -218,9 +218,7 @@ CONTRACT = {
 def test_contract_rules_on_rows(rule: str, corpus: Path, tmp_path: Path) -> None:
     dev = {"d": "please use value4 now"} if rule == "no-dev-content" else {}
     with pytest.raises(PolicyRejected, match=f"^{rule}"):
-        curate_with_gate(
-            policy(tmp_path, CONTRACT[rule]), corpus, dev_prompts=dev, settings=GateSettings(LIMITS)
-        )
+        curate_with_gate(policy(tmp_path, CONTRACT[rule]), corpus, dev_prompts=dev, settings=GateSettings(LIMITS))
 
 
 def test_a_turn_budget_and_rl_tasks_that_resolve(corpus: Path, tmp_path: Path) -> None:
@@ -231,9 +229,7 @@ def test_a_turn_budget_and_rl_tasks_that_resolve(corpus: Path, tmp_path: Path) -
         curate_with_gate(path, corpus, dev_prompts={})
     point = "def build_rl(items, ctx):\n    return [api.RlTask(0, 1, 'action_match')]"
     path.write_text(
-        BASE.replace(
-            'def build_rl(items, ctx):\n    return api.rl_tasks(items, ctx, count=PARAMS["rl_tasks"])', point
-        )
+        BASE.replace('def build_rl(items, ctx):\n    return api.rl_tasks(items, ctx, count=PARAMS["rl_tasks"])', point)
     )
     with pytest.raises(PolicyRejected, match="^rl-resolvable"):
         curate_with_gate(path, corpus, dev_prompts={})

@@ -57,12 +57,7 @@ START = 1_790_000_000.0
 FAMILIES = ("refund", "shipping", "account", "weather", "timer", "small talk")
 SEL_TASKS, CORPUS_TURNS = 240, 9200
 SCRIPT = "<script>alert('owned')</script>"
-BREAKOUT = (
-    "</span></pre></details></title></style>"
-    + SCRIPT
-    + '"><img src=x onerror=alert(1)>'
-    + "{{ 7*7 }} {% raw %}"
-)
+BREAKOUT = "</span></pre></details></title></style>" + SCRIPT + '"><img src=x onerror=alert(1)>' + "{{ 7*7 }} {% raw %}"
 INVISIBLE = "abc\u202edcba\u0000\u200b\ud800 end"
 LONG = "long" * 5000
 
@@ -150,9 +145,7 @@ class Maker:
 
     def floors(self) -> None:
         scores = {
-            "do-nothing": {
-                s: score({f: float(f == "small talk") for f in FAMILIES}) for s in ("sel", "test")
-            },
+            "do-nothing": {s: score({f: float(f == "small talk") for f in FAMILIES}) for s in ("sel", "test")},
             "untrained": {s: score(dict.fromkeys(FAMILIES, 0.11)) for s in ("sel", "test")},
         }
         self.artifact(
@@ -209,8 +202,7 @@ class Maker:
             )
             self.store.put(decision_key(self.uid, number), json.dumps(record.to_wire()).encode())
         states = {
-            s.value: StageStatus(state=StageState.DONE, attempt=1, started_at=START + 600 * number)
-            for s in c.stages
+            s.value: StageStatus(state=StageState.DONE, attempt=1, started_at=START + 600 * number) for s in c.stages
         }
         if c.phase is VersionPhase.TRAINING:
             states["train"] = StageStatus(
@@ -254,11 +246,7 @@ class Maker:
             "diagnosis.json": {"episodes": 120, "failures": 71, "familySuccess": {}, "clusters": c.clusters},
         }
         usage = Usage(seconds=12.5, cpu_seconds=2.0, peak_bytes=80 << 20, calls=2, tokens=18_400, usd=0.21)
-        return (
-            self.artifact(Stage.PROPOSE, number, files, ProposeSummary(method="m"), usage)
-            .file("policy.py")
-            .key
-        )
+        return self.artifact(Stage.PROPOSE, number, files, ProposeSummary(method="m"), usage).file("policy.py").key
 
     def _stages(self, number: int, c: Candidate) -> Measurement | None:
         if Stage.CURATE in c.stages:
@@ -271,9 +259,7 @@ class Maker:
                 tier="process+landlock",
             )
             usage = Usage(seconds=6.1, cpu_seconds=5.0, peak_bytes=240 << 20)
-            self.artifact(
-                Stage.CURATE, number, {"profile.json": profile(c.turns / CORPUS_TURNS)}, kept, usage
-            )
+            self.artifact(Stage.CURATE, number, {"profile.json": profile(c.turns / CORPUS_TURNS)}, kept, usage)
         if Stage.TRAIN in c.stages and c.phase is not VersionPhase.TRAINING:
             trained = TrainSummary(
                 seeds=(0,),
@@ -305,9 +291,7 @@ class Maker:
 
 
 def score(families: dict[str, float], tasks: int = SEL_TASKS) -> SplitScore:
-    return SplitScore(
-        p=sum(families.values()) / len(families), tasks=tasks, errors=0, tokens=9000, families=families
-    )
+    return SplitScore(p=sum(families.values()) / len(families), tasks=tasks, errors=0, tokens=9000, families=families)
 
 
 def profile(scale: float, families: dict[str, int] | None = None) -> dict[str, Any]:
@@ -369,8 +353,7 @@ def families(*values: float) -> dict[str, float]:
 
 
 STAGES_DONE = {
-    s: StageStatus(state=StageState.DONE, attempt=1, started_at=START + 60)
-    for s in ("ingest", "floors", "seal")
+    s: StageStatus(state=StageState.DONE, attempt=1, started_at=START + 60) for s in ("ingest", "floors", "seal")
 }
 STOPPED_AT_CURATE = (Stage.CURATE,)
 
@@ -563,9 +546,7 @@ def failed_baseline(root: Path) -> RunFolder:
         stages=STAGES_DONE,
         started_at=START,
         conditions=(
-            Condition(
-                type="Ready", status="False", reason="BaselineFailed", last_transition_time=START + 200
-            ),
+            Condition(type="Ready", status="False", reason="BaselineFailed", last_transition_time=START + 200),
         ),
     )
     return maker.evolution(status)

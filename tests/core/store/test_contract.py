@@ -108,9 +108,7 @@ def test_swap_has_exactly_one_winner_and_stale_tags_lose(store: Store) -> None:
     for number in range(1, 6):
         barrier = threading.Barrier(8)
 
-        def race(
-            writer: int, tag: str = tag, number: int = number, barrier: threading.Barrier = barrier
-        ) -> str | None:
+        def race(writer: int, tag: str = tag, number: int = number, barrier: threading.Barrier = barrier) -> str | None:
             barrier.wait()
             try:
                 return store.swap("champion", f"{number} by {writer}".encode(), tag)
@@ -143,9 +141,7 @@ def test_check_accepts_this_store_and_leaves_nothing(store: Store) -> None:
 
 
 def request_for(prefix: str, seed: int = 0) -> StageRequest:
-    params = IngestParams(
-        corpus=Corpus(sources=(CorpusSource(uri="x"),)), suites=(), splits=Splits(seed=seed)
-    )
+    params = IngestParams(corpus=Corpus(sources=(CorpusSource(uri="x"),)), suites=(), splits=Splits(seed=seed))
     return StageRequest(
         evolution_uid="u",
         stage=Stage.INGEST,
@@ -160,9 +156,7 @@ def request_for(prefix: str, seed: int = 0) -> StageRequest:
 SUMMARY = IngestSummary(trajectories=1, turns=2, successes=1, set_aside=0, leaked=0)
 
 
-def test_the_manifest_comes_last_and_its_digest_leaves_volatile_files_out(
-    store: Store, tmp_path: Path
-) -> None:
+def test_the_manifest_comes_last_and_its_digest_leaves_volatile_files_out(store: Store, tmp_path: Path) -> None:
     digests = []
     for number in (1, 2):
         folder = tmp_path / str(number)
@@ -170,9 +164,7 @@ def test_the_manifest_comes_last_and_its_digest_leaves_volatile_files_out(
         (folder / "deep" / "rows").write_text("rows")
         (folder / "times").write_text(f"took {number} s")
         assert read_manifest(store, f"art-{number}") is None
-        made = publish(
-            store, request_for(f"art-{number}"), folder, summary=SUMMARY, volatile=frozenset({"times"})
-        )
+        made = publish(store, request_for(f"art-{number}"), folder, summary=SUMMARY, volatile=frozenset({"times"}))
         assert read_manifest(store, f"art-{number}") == made
         digests.append(made.digest)
     assert digests[0] == digests[1]
@@ -238,9 +230,7 @@ def test_a_server_that_is_not_there_is_unavailable(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.s3
-def test_wrong_keys_and_a_missing_bucket_are_denied(
-    s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_keys_and_a_missing_bucket_are_denied(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Denied, match="NoSuchBucket"):
         S3Store("none", "", s3_endpoint).put("k", b"x")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
@@ -249,9 +239,7 @@ def test_wrong_keys_and_a_missing_bucket_are_denied(
 
 
 @pytest.mark.s3
-def test_a_server_without_conditional_writes_is_refused(
-    s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_without_conditional_writes_is_refused(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The probe notices a server that ignores the conditions (here: a client that leaves them out)."""
     store = S3Store("bucket", uuid.uuid4().hex, s3_endpoint)
     real = store.client.put_object

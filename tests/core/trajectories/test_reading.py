@@ -95,9 +95,7 @@ def test_formats_are_told_by_content() -> None:
 
 
 def test_tau_bench_runs_and_their_observed_tools() -> None:
-    t = parse_auto(
-        {"task_id": 7, "trial": 2, "reward": 1.0, "info": {}, "traj": [USER, ASK, ANSWER, DONE]}, "x:1"
-    )
+    t = parse_auto({"task_id": 7, "trial": 2, "reward": 1.0, "info": {}, "traj": [USER, ASK, ANSWER, DONE]}, "x:1")
     assert (t.id, t.task.id, t.outcome.success) == ("tau-bench/7/2", "tau-bench/7", True)
     assert t.tools[0]["function"]["parameters"]["properties"] == {"a": {"type": "integer"}}
 
@@ -116,9 +114,7 @@ turns = st.lists(st.tuples(st.booleans(), texts, st.integers(0, 2), texts), min_
 
 @given(turns, texts)
 @settings(max_examples=60, deadline=None)
-def test_turns_to_messages_and_back_is_the_identity(
-    shape: list[tuple[bool, str, int, str]], opening: str
-) -> None:
+def test_turns_to_messages_and_back_is_the_identity(shape: list[tuple[bool, str, int, str]], opening: str) -> None:
     messages: list[dict[str, Any]] = [{"role": "user", "content": opening}]
     for number, (user, content, calls, result) in enumerate(shape):
         if user and number:

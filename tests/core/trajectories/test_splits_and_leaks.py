@@ -21,9 +21,7 @@ def test_splits_are_disjoint_cover_everything_and_do_not_depend_on_order(
     splits = Splits(diag=0.4, sel=0.4, test=0.2, seed=seed)
     out = split_tasks(found, splits)
     everything = [task for ids in out.values() for task in ids]
-    assert sorted(everything) == sorted({task for task, _ in found}) and len(everything) == len(
-        set(everything)
-    )
+    assert sorted(everything) == sorted({task for task, _ in found}) and len(everything) == len(set(everything))
     assert split_tasks(list(reversed(found)), splits) == out
 
 
@@ -36,9 +34,7 @@ def test_fractions_hold_within_each_family_and_the_seed_matters() -> None:
 
 
 def test_leaks_are_found_by_id_by_prompt_and_by_thirteen_words() -> None:
-    long = (
-        "please book the cheapest flight from new york to seattle on may twentieth for two people with bags"
-    )
+    long = "please book the cheapest flight from new york to seattle on may twentieth for two people with bags"
     index = LeakIndex({"dev/1": "Set a timer for 7 minutes.", "dev/2": long})
     assert "dev task dev/1" in (index.find("dev/1", []) or "")
     assert "equals" in (index.find("other", ["set a  TIMER for 7 minutes"]) or "")

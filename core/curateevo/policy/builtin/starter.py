@@ -54,9 +54,7 @@ def refine(items, ctx):
 def augment(items, ctx):
     """How often each one stands in the data."""
     if PARAMS["augment_per_family"] > 0:
-        return api.match_failures(
-            items, ctx, per_group=PARAMS["augment_per_family"], boost=PARAMS["augment_boost"]
-        )
+        return api.match_failures(items, ctx, per_group=PARAMS["augment_per_family"], boost=PARAMS["augment_boost"])
     return items
 
 

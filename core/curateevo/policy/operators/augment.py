@@ -13,9 +13,7 @@ def balance(items: Items, ctx: Context, *, per_group: int, by: str = "family") -
     return _fill(items, ctx, dict.fromkeys(items.groups(by), per_group), by, "balance")
 
 
-def match_failures(
-    items: Items, ctx: Context, *, per_group: int, boost: float = 2.0, by: str = "family"
-) -> Items:
+def match_failures(items: Items, ctx: Context, *, per_group: int, boost: float = 2.0, by: str = "family") -> Items:
     """`balance`, with families that fail on diag given up to `boost` times the rows, in proportion to failure."""
     wanted = {
         key: round(per_group * (1 + (boost - 1) * (1 - ctx.family_success.get(str(key), 1.0))))

@@ -78,9 +78,7 @@ class Items:
 
     def keep(self, holds: Callable[[Item], bool], operator: str) -> Items:
         """The items for which `holds`, in order."""
-        return replace(
-            self, items=tuple(replace(i, lineage=(*i.lineage, operator)) for i in self.items if holds(i))
-        )
+        return replace(self, items=tuple(replace(i, lineage=(*i.lineage, operator)) for i in self.items if holds(i)))
 
     def keep_turns(self, holds: Callable[[Item, int, int], bool], operator: str) -> Items:
         """Drop turns: `holds(item, turn, flags)` decides. Items that lose every turn go."""

@@ -10,9 +10,7 @@ from curateevo.policy.operators.items import Item, Items, TurnFlag
 def keep_successes(items: Items, *, unknown: bool = False) -> Items:
     """Items whose trajectory is labelled a success; unlabelled ones too when `unknown`."""
     success = items.corpus.column("success")
-    return items.keep(
-        lambda i: success[i.row] is True or (unknown and success[i.row] is None), "keep_successes"
-    )
+    return items.keep(lambda i: success[i.row] is True or (unknown and success[i.row] is None), "keep_successes")
 
 
 def keep_valid(items: Items) -> Items:

@@ -1,4 +1,4 @@
-"""OpenAI chats with tools: `{"messages": [...], "tools": [...]}`, and beside them, where known, `id`, `task`, `outcome`.
+"""OpenAI chats with tools: `{"messages": [...], "tools": [...]}`, and where known `id`, `task`, `outcome` beside them.
 
 `task` holds `id`, `prompt`, `env`, `state`, `tags`; `outcome` holds `success` and `reward`. Read by agentpile.
 """

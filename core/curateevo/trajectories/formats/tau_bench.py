@@ -1,4 +1,4 @@
-"""Historical runs of τ-bench: a JSON array of `{task_id, reward, info, traj, trial}`. The files hold no tool schemas."""
+"""Historical runs of τ-bench: an array of `{task_id, reward, info, traj, trial}`. The files hold no tool schemas."""
 
 from __future__ import annotations
 

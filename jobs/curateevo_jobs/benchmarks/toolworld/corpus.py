@@ -88,9 +88,7 @@ RECIPES: dict[Skill, Recipe] = {
     Skill.MONEY: Recipe(14, {Defect.WRONG_TOOL: 0.45, Defect.WRONG_ARGUMENT: 0.10}),
     Skill.REFUND: Recipe(60, {Defect.DETOUR: 0.85, Defect.STOPPED_EARLY: 0.12}),
     Skill.CANCEL: Recipe(24, {Defect.REFUNDED: 0.50, Defect.STOPPED_EARLY: 0.10}),
-    Skill.MESSAGE: Recipe(
-        96, {Defect.SLOW_RECOVERY: 0.30, Defect.GAVE_UP: 0.25, Defect.WRONG_ARGUMENT: 0.10}
-    ),
+    Skill.MESSAGE: Recipe(96, {Defect.SLOW_RECOVERY: 0.30, Defect.GAVE_UP: 0.25, Defect.WRONG_ARGUMENT: 0.10}),
     Skill.BUY: Recipe(70, {Defect.SLOW_RECOVERY: 0.30, Defect.GAVE_UP: 0.25, Defect.WRONG_ARGUMENT: 0.10}),
     Skill.STOCK: Recipe(8, {Defect.WRONG_TOOL: 0.20}),
     Skill.SHIP: Recipe(60, {Defect.WRONG_ARGUMENT: 0.35, Defect.DETOUR: 0.15}),
@@ -293,9 +291,7 @@ def _copy(draft: _Draft, position: int, kind: Copy, rng: random.Random) -> _Draf
     if kind is Copy.NEAR:
         scenario = replace(scenario, prompt=rng.choice(RETOUCHES) + scenario.prompt)
     request: JsonObject = {"role": "user", "content": scenario.prompt}
-    return replace(
-        draft, scenario=scenario, messages=[request, *draft.messages[1:]], copied=position, copy=kind
-    )
+    return replace(draft, scenario=scenario, messages=[request, *draft.messages[1:]], copied=position, copy=kind)
 
 
 def _leaks(rng: random.Random) -> list[_Draft]:

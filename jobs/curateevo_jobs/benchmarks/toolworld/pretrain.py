@@ -141,9 +141,7 @@ def pretrain(out: Path, *, steps: int = STEPS, seed: int = 0) -> None:
             group["lr"] = learning_rate(step, steps)
         loss = _train_on(model, optimizer, tokenizer, batch, hits)
         if step % 50 == 0:
-            shares = {
-                kind.value: round(torch.cat(seen).float().mean().item(), 3) for kind, seen in hits.items()
-            }
+            shares = {kind.value: round(torch.cat(seen).float().mean().item(), 3) for kind, seen in hits.items()}
             _log.info("%d loss %.3f %s %.0fs", step, loss, shares, time.monotonic() - started)
             hits.clear()
     model.save_pretrained(out)

@@ -277,9 +277,7 @@ def _ending(rng: random.Random, plan: _Plan, made: MadeUpTool) -> tuple[list[Mes
         fallback = plan.give(plan.second, made.arguments)
         error = _result(f"error {rng.choice(FILLERS)}")
         return [error, Message("assistant", "", fallback), _result("ok"), done], True
-    if draw >= 0.85 and isinstance(
-        made.arguments[last], int
-    ):  # an error with a number: again, with that number
+    if draw >= 0.85 and isinstance(made.arguments[last], int):  # an error with a number: again, with that number
         value = _any_number(rng)
         corrected = replace(made, arguments={**made.arguments, last: value})
         error = _result(f"error {rng.choice(FILLERS)} {value}")

@@ -25,16 +25,12 @@ class ToolworldSuite:
     def tasks(self, params: Mapping[str, Any]) -> Sequence[Task]:
         """All dev tasks, skill by skill, no two with one prompt. Raises SpecInvalid for bad params."""
         if unknown := sorted(set(params) - _KNOWN_PARAMS):
-            raise SpecInvalid(
-                f"toolworld knows no param {unknown[0]!r}", hint="known: perSkill, seed, skills"
-            )
+            raise SpecInvalid(f"toolworld knows no param {unknown[0]!r}", hint="known: perSkill, seed, skills")
         per_skill = _integer(params, "perSkill", DEFAULT_TASKS_PER_SKILL, 1, MOST_TASKS_PER_SKILL)
         seed = _integer(params, "seed", 0, 0, 2**31)
         schemas = tool_schemas()
         return [
-            _task(scenario, schemas)
-            for skill in _skills(params)
-            for scenario in dev_scenarios(skill, per_skill, seed)
+            _task(scenario, schemas) for skill in _skills(params) for scenario in dev_scenarios(skill, per_skill, seed)
         ]
 
     def environment(self, state: str) -> World:

@@ -12,9 +12,7 @@ CITIES = word_list(
     "Paris Tokyo Oslo Cairo Lima Delhi Rome Berlin Madrid Boston "
     "Dublin Sydney Vienna Prague Athens Lisbon Seoul Austin Quito Perth"
 )
-PEOPLE = word_list(
-    "Ana Bob Carl Dina Eve Finn Gina Hugo Iris Jack Kara Liam Mona Nico Olga Paul Rosa Sam Tina Vera"
-)
+PEOPLE = word_list("Ana Bob Carl Dina Eve Finn Gina Hugo Iris Jack Kara Liam Mona Nico Olga Paul Rosa Sam Tina Vera")
 ITEMS = word_list("lamp desk chair phone mug book pen clock shoe bag hat fan rug sofa bike")
 CURRENCIES = word_list("USD EUR GBP JPY INR")
 CODES = word_list(

@@ -138,9 +138,7 @@ def draw_slots(rng: random.Random) -> dict[str, Value]:
     }
 
 
-def draw_scenario(
-    skill: Skill, rng: random.Random, *, dev: bool, fixed: Mapping[str, Value] | None = None
-) -> Scenario:
+def draw_scenario(skill: Skill, rng: random.Random, *, dev: bool, fixed: Mapping[str, Value] | None = None) -> Scenario:
     """A random scenario from the dev pool or from the corpus side; `fixed` sets some slots beforehand."""
     while True:
         slots = draw_slots(rng)
