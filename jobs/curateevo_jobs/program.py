@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -107,20 +108,8 @@ def _work(request: StageRequest, store: Store, progress: Progress) -> Manifest:
 
 
 def _program(stage: str) -> Callable[[StageRun, Any], StageResult]:
-    """The program of a stage; only its own dependencies are imported."""
-    match stage:
-        case "ingest":
-            from curateevo_jobs.ingest import ingest as program
-        case "curate":
-            from curateevo_jobs.curate import curate as program
-        case "train":
-            from curateevo_jobs.train import train as program
-        case "evaluate":
-            from curateevo_jobs.evaluate import evaluate as program
-        case "propose":
-            from curateevo_jobs.propose import propose as program
-        case _:
-            raise ContractBroken(f"no stage program called {stage}")
+    """The program of a stage: the function that its module is named after. Only its own dependencies are imported."""
+    program: Callable[[StageRun, Any], StageResult] = getattr(import_module(f"curateevo_jobs.{stage}"), stage)
     return program
 
 

@@ -21,7 +21,8 @@ class Checkpoints(Protocol):
     """A folder that survives attempts of this stage and version. On one machine it is the folder itself;
     elsewhere `save` copies it to the store."""
 
-    folder: Path
+    @property
+    def folder(self) -> Path: ...
 
     def save(self) -> None:
         """Make what lies in the folder durable."""

@@ -186,7 +186,7 @@ def ticks(low: float, high: float, wanted: int) -> list[float]:
 
 
 def _tick(value: float) -> str:
-    return number(value, 3).rstrip("0").rstrip(".") if abs(value) > 1e-12 else "0"
+    return number(value, 4).rstrip("0").rstrip(".") if abs(value) > 1e-12 else "0"
 
 
 def _references(

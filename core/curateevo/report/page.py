@@ -245,6 +245,14 @@ def _rule(spec: EvolutionSpec) -> str:
     return f"Paired bootstrap over tasks at one-sided {a.confidence:.0%}: J up, or for Efficiency {margin}"
 
 
+def _evaluation(spec: EvolutionSpec) -> str:
+    """At temperature 0 in process every repeat gives the same, and one is run."""
+    temperature = spec.evaluation.sampling.temperature
+    once = temperature == 0 and spec.serving.engine == "transformers"
+    repeats = wording.plural(1 if once else spec.evaluation.repeats, "run")
+    return f"{repeats} per task at temperature {temperature:g}, {spec.serving.engine}"
+
+
 def _training(spec: EvolutionSpec) -> str:
     t = spec.training
     lora = f"LoRA r {t.sft.lora.r}" if t.sft.lora else "full fine-tuning"

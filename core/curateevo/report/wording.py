@@ -88,7 +88,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 def signed(value: float | None, digits: int = 3) -> str:
     text = number(value, digits)
-    return f"+{text}" if text != DASH and not text.startswith("−") else text
+    return f"+{text}" if text != DASH and not text.startswith("−") and float(text) != 0 else text
 
 
 def count(value: float | None) -> str:
@@ -142,18 +142,15 @@ def short(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + ELLIPSIS
 
 
-_KEPT = "\n\t"
-_SUSPECT = re.compile(r"[^\x20-\x7e\n\t\xa0-\u02ff\u0370-\u1fff]")
+_NOT_PLAIN = re.compile(r"[^\x20-\x7e\n\t]")
 
 
 def clean(text: str) -> str:
     """`text` with every character that is invisible, turns the direction of writing or can't be encoded made visible."""
-    return _SUSPECT.sub(lambda found: _visible(found[0]), text)
+    return _NOT_PLAIN.sub(lambda found: _visible(found[0]), text)
 
 
 def _visible(char: str) -> str:
-    if char in _KEPT:
-        return char
     match unicodedata.category(char):
         case "Cc" | "Cf" | "Cs" | "Cn" | "Zl" | "Zp":
             return f"‹U+{ord(char):04X}›"
