@@ -16,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 START_SECONDS = 30.0
+DATA = Path(os.environ.get("CURATEEVO_TEST_DATA", ROOT.parent / "shared" / "data"))
 
 
 @pytest.fixture(scope="session")
@@ -53,6 +54,15 @@ def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+@pytest.fixture(scope="session")
+def airline_runs() -> Path:
+    """τ-bench's historical airline runs (MIT): data that is not part of the project."""
+    path = DATA / "tau-bench" / "gpt-4o-airline.json"
+    if not path.is_file():
+        pytest.fail(f"{path}: not there. Put τ-bench's historical runs there, or set CURATEEVO_TEST_DATA")
+    return path
 
 
 def free_port() -> int:

@@ -136,7 +136,8 @@ def history_chart(points: Sequence[Point], floors: Sequence[tuple[str, float]]) 
     height = bottom + AXIS
     return Markup(
         '<svg class="chart" viewBox="0 0 {w} {h}" style="min-width:{least}px;max-width:{most}px" role="img" '
-        'aria-labelledby="chart-title chart-desc"><title id="chart-title">Success, cost and objective by version</title>'
+        'aria-labelledby="chart-title chart-desc"><title id="chart-title">'
+        "Success, cost and objective by version</title>"
         '<desc id="chart-desc">{desc}</desc>{body}</svg>'
     ).format(
         w=width,

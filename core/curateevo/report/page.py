@@ -210,10 +210,7 @@ def _spec_lines(story: Story) -> list[tuple[str, str]]:
         ),
         ("Training", _training(spec)),
         ("Training seeds", seeds),
-        (
-            "Evaluation",
-            f"{wording.plural(spec.evaluation.repeats, 'repeat')} per task at temperature {spec.evaluation.sampling.temperature:g}",
-        ),
+        ("Evaluation", _evaluation(spec)),
         ("Memory", memory),
     ]
 
@@ -263,32 +260,43 @@ def _training(spec: EvolutionSpec) -> str:
 
 def _cautions(story: Story, floors: list[tuple[str, SplitScore]]) -> list[str]:
     """What a reader must know before believing a number."""
-    spec, status = story.evolution.spec, story.evolution.status
+    spec = story.evolution.spec
     out = []
     if spec.training.repeats == 1:
         out.append(
-            "Training noise is not covered: each version was trained once, so that a verdict also holds the luck of one seed."
+            "Training noise is not covered: each version was trained once, "
+            "so that a verdict also holds the luck of one seed."
         )
     summary = story.ingest.summary if story.ingest else None
     sel = summary.dev_tasks.get("sel", 0) if isinstance(summary, IngestSummary) else 0
     if sel:
-        gain = f"With {wording.plural(sel, 'sel task')}, a gain in P of {wording.number(detectable_gain(sel))} is seen one time in two"
+        gain = wording.number(detectable_gain(sel))
         out.append(
-            f"{gain} (at {BASE_CONFIDENCE:.0%} confidence, if 30 % of tasks change their outcome); smaller gains mostly go unseen."
+            f"With {wording.plural(sel, 'sel task')}, a gain in P of {gain} is seen one time in two "
+            f"(at {BASE_CONFIDENCE:.0%} confidence, if 30 % of tasks change their outcome); "
+            "smaller gains mostly go unseen."
         )
     if spec.acceptance.rule is AcceptanceRule.PAPER:
         out.append(
-            "The rule is the paper's: J went up. About every second candidate that is no better would be committed by it."
+            "The rule is the paper's: J went up. "
+            "About every second candidate that is no better would be committed by it."
         )
     if not spec.evaluation.floors:
         out.append("No floors were scored: what a do-nothing agent or the untrained base reaches is not known.")
+    return out + _doubts(story, floors)
+
+
+def _doubts(story: Story, floors: list[tuple[str, SplitScore]]) -> list[str]:
+    """What speaks against this run's numbers."""
+    champion, out = story.evolution.status.champion, []
     best = max(floors, key=lambda f: f[1].p, default=None)
-    if best is not None and status.champion is not None and status.champion.p <= best[1].p:
-        told = f"{wording.number(status.champion.p)} against {wording.number(best[1].p)} on sel"
+    if best is not None and champion is not None and champion.p <= best[1].p:
+        told = f"{wording.number(champion.p)} against {wording.number(best[1].p)} on sel"
         out.append(f"The champion is not better than the floor “{wording.short(best[0], MAX_NAME)}”: {told}.")
-    errors = sum(v.version.status.measurement.errors for v in story.versions if v.version.status.measurement)
+    measured = (v.version.status.measurement for v in story.versions)
+    errors = sum(m.errors for m in measured if m is not None)
     if errors:
-        out.append(
-            f"{wording.plural(errors, 'measurement')} on sel ended in an error and {'is' if errors == 1 else 'are'} left out of P."
-        )
+        are = "is" if errors == 1 else "are"
+        told = wording.plural(errors, "measurement")
+        out.append(f"{told} on sel ended in an error and {are} left out of P.")
     return out

@@ -89,7 +89,8 @@ def section_of(
     corpus: JsonObject | None,
     code_chars: int,
 ) -> Section:
-    """`before`: the side to compare success by family with, and its score on sel. `code_chars` of code, escaped, at most."""
+    """`before`: the side to compare success by family with, and its score on sel. `code_chars`: at most so many
+    characters of code, escaped."""
     families = families_of(before[1], story.scores.get("sel"))
     clusters = [c for c in _list(story.diagnosis, "clusters") if isinstance(c, dict)]
     diff = code_of(story.diff, code_chars, diff=True)

@@ -267,7 +267,8 @@ def _task_means(table: ScoreTable, version: int) -> dict[int, float]:
     subjects = [s for s in table.scores if (found := SEALED_NAME.fullmatch(s)) and int(found[1]) == version]
     out = {}
     for position in range(len(table.tasks)):
-        kept = [v for s in subjects for v in table.scores[s][position : position + 1] for v in v if v is not None]
+        rows = [table.scores[s][position] for s in subjects if position < len(table.scores[s])]
+        kept = [value for row in rows for value in row if value is not None]
         if kept:
             out[position] = sum(kept) / len(kept)
     return out

@@ -146,13 +146,13 @@ _NOT_PLAIN = re.compile(r"[^\x20-\x7e\n\t]")
 
 
 def clean(text: str) -> str:
-    """`text` with every character that is invisible, turns the direction of writing or can't be encoded made visible."""
+    """`text` with every character made visible that can't be seen or encoded, or turns the direction of writing."""
     return _NOT_PLAIN.sub(lambda found: _visible(found[0]), text)
 
 
 def _visible(char: str) -> str:
     match unicodedata.category(char):
-        case "Cc" | "Cf" | "Cs" | "Cn" | "Zl" | "Zp":
+        case "Cc" | "Cf" | "Cs" | "Cn" | "Co" | "Zl" | "Zp":
             return f"‹U+{ord(char):04X}›"
         case _:
             return char

@@ -79,7 +79,7 @@ class Candidate:
     """Delta P, and its bounds."""
     hypothesis: str = "rows that end badly are imitated"
     expected: str = "fewer malformed calls"
-    clusters: list[dict[str, Any]] = field(default_factory=list)
+    clusters: list[Any] = field(default_factory=list)
     stages: tuple[Stage, ...] = (Stage.CURATE, Stage.TRAIN, Stage.EVALUATE)
     phase: VersionPhase = VersionPhase.MEASURED
     notes: tuple[str, ...] = ()
@@ -662,7 +662,7 @@ def odd(root: Path) -> RunFolder:
     lost.clusters = [
         {"mode": None, "count": "x", "evidence": [{"quote": 7}, "no object"], "families": [1]},
         "no object",
-    ]  # type: ignore[list-item]
+    ]
     lost.parent, lost.verdict, lost.reason = 0, None, None
     maker.version(1, lost)
     maker.store.put(decision_key(maker.uid, 1), b"{not json")

@@ -1,0 +1,73 @@
+"""The commands on corpora: real runs in, profiles out, and errors that fit on one screen."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+
+def cli(*words: str, code: int = 0) -> str:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
+    done = subprocess.run(["curateevo", *words], capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def airline(airline_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("airline") / "corpus"
+    said = cli("ingest", str(airline_runs), "--format", "tau-bench", "-o", str(folder))
+    assert "200 trajectories, 2454 turns, 84 successes" in said
+    return folder
+
+
+def test_the_airline_runs_are_200_of_which_84_succeed(airline: Path) -> None:
+    profile = json.loads(cli("corpus", "profile", str(airline)))
+    assert (profile["trajectories"], profile["success"]) == (200, {"true": 84, "false": 116, "unknown": 0})
+    assert profile["tools"]["get_reservation_details"] > 100
+
+
+def test_built_in_policies_show_their_profiles(airline: Path, tmp_path: Path) -> None:
+    turns = {}
+    for name in ("keep-all", "keep-valid", "success-only", "random", "starter"):
+        said = cli("curate", "--policy", name, "--corpus", str(airline), "-o", str(tmp_path / name))
+        assert "sandbox process+rlimits" in said and "SFT rows" in said
+        turns[name] = json.loads((tmp_path / name / "profile.json").read_text())["turns"]
+    assert turns["keep-all"] == 2454 and turns["success-only"] == 829
+    assert 0.9 * turns["success-only"] <= turns["random"] <= turns["success-only"]
+    lineage = [json.loads(x) for x in (tmp_path / "success-only" / "lineage.jsonl").read_text().splitlines()]
+    assert all(x["trajectory"].startswith("tau-bench/") and x["operators"] == ["keep_successes"] for x in lineage if x["resource"] == "sft")
+
+
+def test_a_refused_policy_says_rule_and_remedy(airline: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("import os\nPOLICY_API = 1\nPARAMS = {}\n")
+    assert "stage-missing" in cli("policy", "check", str(tmp_path / "bad.py"), code=65)
+    said = cli("curate", "--policy", str(tmp_path / "bad.py"), "--corpus", str(airline), "-o", str(tmp_path / "x"), code=65)
+    assert "hint" in said
+    assert "no such file" in cli("policy", "check", "nowhere.py", code=65)
+    assert "curateevo ingest" in cli("curate", "--policy", "keep-all", "--corpus", str(tmp_path), "-o", str(tmp_path / "y"), code=65)
+
+
+def test_broken_corpora_are_told_on_one_screen(tmp_path: Path) -> None:
+    good = json.dumps({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]})
+    (tmp_path / "bad.jsonl").write_bytes(b"\n".join([good.encode(), b'{"messages": [', b"\xff\xff", b"[]", *[b"{}"] * 30]) + b"\n")
+    said = cli("ingest", str(tmp_path / "bad.jsonl"), "-o", str(tmp_path / "c"), code=65)
+    assert "33 of 34 rows could not be read" in said and "bad.jsonl:3: not UTF-8" in said and len(said.splitlines()) < 20
+    (tmp_path / "empty.jsonl").write_text("")
+    assert "the corpus is empty" in cli("ingest", str(tmp_path / "empty.jsonl"), "-o", str(tmp_path / "c"), code=65)
+    assert "no such file" in cli("ingest", str(tmp_path / "none*.jsonl"), "-o", str(tmp_path / "c"), code=65)
+    ok = cli("ingest", str(tmp_path / "bad.jsonl"), "--max-set-aside-fraction", "1", "-o", str(tmp_path / "c"))
+    assert "1 trajectories" in ok and "33 rows set aside" in ok
+    assert len((tmp_path / "c" / "set_aside.jsonl").read_text().splitlines()) == 33
+
+
+def test_no_run_here_and_bad_yaml(tmp_path: Path) -> None:
+    assert "no run here" in cli("status", str(tmp_path), code=65)
+    (tmp_path / "x.yaml").write_text("kind: CurationEvolution")
+    assert "expected apiVersion" in cli("validate", str(tmp_path / "x.yaml"), code=65)
+    assert "valid" in cli("validate", *map(str, sorted(Path("examples").glob("*.yaml"))))
