@@ -49,7 +49,10 @@ from curateevo.store.protocol import Store
 from curateevo.trajectories.corpus import read_features
 from curateevo.trajectories.profile import profile_of
 
-out, err = Console(soft_wrap=True), Console(stderr=True, soft_wrap=True)
+WIDTH_SECONDHAND = 140
+"""Columns where nobody's terminal says how wide it is."""
+out = Console(soft_wrap=True, width=None if sys.stdout.isatty() else WIDTH_SECONDHAND)
+err = Console(stderr=True, soft_wrap=True)
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from curateevo.api.errors import ContractBroken, CurateEvoError, Denied, ExitCode
-from curateevo.api.stage import Manifest, StageRequest, Usage
+from curateevo.api.stage import EvaluateParams, Manifest, StageRequest, SubjectKind, TrainParams, Usage
 from curateevo.store.artifacts import fetch_inputs, publish, read_manifest, remember, reuse
 from curateevo.store.connect import connect
 from curateevo.store.protocol import Store
@@ -25,6 +25,7 @@ from pydantic import ValidationError
 from curateevo_jobs.checkpoints import open_checkpoints
 from curateevo_jobs.progress import open_progress
 from curateevo_jobs.stage import Progress, StageResult, StageRun
+from curateevo_jobs.training.base_model import fingerprint
 
 SCRATCH_VARIABLE = "CURATEEVO_SCRATCH"
 PROGRAMS = ("ingest", "curate", "train", "evaluate", "propose")
@@ -73,13 +74,24 @@ def run_stage(request: StageRequest, progress: Progress) -> Manifest:
     store = connect(request.store)
     if (done := read_manifest(store, request.prefix)) is not None:
         return done
-    if (shared := reuse(store, request)) is not None:
+    salt = _unstored_inputs(request)
+    if (shared := reuse(store, request, salt)) is not None:
         progress.report("cached", 1, 1)
         return shared
-    return _work(request, store, progress)
+    return _work(request, store, progress, salt)
 
 
-def _work(request: StageRequest, store: Store, progress: Progress) -> Manifest:
+def _unstored_inputs(request: StageRequest) -> str:
+    """The base model, where it decides the output: what its URI stands for may change."""
+    params = request.params
+    if isinstance(params, TrainParams) or (
+        isinstance(params, EvaluateParams) and any(s.kind is SubjectKind.BASE for s in params.subjects)
+    ):
+        return fingerprint(params.model)
+    return ""
+
+
+def _work(request: StageRequest, store: Store, progress: Progress, salt: str) -> Manifest:
     started = time.monotonic()
     with tempfile.TemporaryDirectory(
         prefix=f"curateevo-{request.stage}-", dir=os.environ.get(SCRATCH_VARIABLE)
@@ -103,7 +115,7 @@ def _work(request: StageRequest, store: Store, progress: Progress) -> Manifest:
             usage=_usage(result, started),
         )
         if result.cache:
-            remember(store, request, manifest)
+            remember(store, request, manifest, salt)
     return manifest
 
 

@@ -41,23 +41,35 @@ def test_built_in_policies_show_their_profiles(airline: Path, tmp_path: Path) ->
     assert turns["keep-all"] == 2454 and turns["success-only"] == 829
     assert 0.9 * turns["success-only"] <= turns["random"] <= turns["success-only"]
     lineage = [json.loads(x) for x in (tmp_path / "success-only" / "lineage.jsonl").read_text().splitlines()]
-    assert all(x["trajectory"].startswith("tau-bench/") and x["operators"] == ["keep_successes"] for x in lineage if x["resource"] == "sft")
+    assert all(
+        x["trajectory"].startswith("tau-bench/") and x["operators"] == ["keep_successes"]
+        for x in lineage
+        if x["resource"] == "sft"
+    )
 
 
 def test_a_refused_policy_says_rule_and_remedy(airline: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("import os\nPOLICY_API = 1\nPARAMS = {}\n")
     assert "stage-missing" in cli("policy", "check", str(tmp_path / "bad.py"), code=65)
-    said = cli("curate", "--policy", str(tmp_path / "bad.py"), "--corpus", str(airline), "-o", str(tmp_path / "x"), code=65)
+    said = cli(
+        "curate", "--policy", str(tmp_path / "bad.py"), "--corpus", str(airline), "-o", str(tmp_path / "x"), code=65
+    )
     assert "hint" in said
     assert "no such file" in cli("policy", "check", "nowhere.py", code=65)
-    assert "curateevo ingest" in cli("curate", "--policy", "keep-all", "--corpus", str(tmp_path), "-o", str(tmp_path / "y"), code=65)
+    assert "curateevo ingest" in cli(
+        "curate", "--policy", "keep-all", "--corpus", str(tmp_path), "-o", str(tmp_path / "y"), code=65
+    )
 
 
 def test_broken_corpora_are_told_on_one_screen(tmp_path: Path) -> None:
     good = json.dumps({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]})
-    (tmp_path / "bad.jsonl").write_bytes(b"\n".join([good.encode(), b'{"messages": [', b"\xff\xff", b"[]", *[b"{}"] * 30]) + b"\n")
+    (tmp_path / "bad.jsonl").write_bytes(
+        b"\n".join([good.encode(), b'{"messages": [', b"\xff\xff", b"[]", *[b"{}"] * 30]) + b"\n"
+    )
     said = cli("ingest", str(tmp_path / "bad.jsonl"), "-o", str(tmp_path / "c"), code=65)
-    assert "33 of 34 rows could not be read" in said and "bad.jsonl:3: not UTF-8" in said and len(said.splitlines()) < 20
+    assert (
+        "33 of 34 rows could not be read" in said and "bad.jsonl:3: not UTF-8" in said and len(said.splitlines()) < 20
+    )
     (tmp_path / "empty.jsonl").write_text("")
     assert "the corpus is empty" in cli("ingest", str(tmp_path / "empty.jsonl"), "-o", str(tmp_path / "c"), code=65)
     assert "no such file" in cli("ingest", str(tmp_path / "none*.jsonl"), "-o", str(tmp_path / "c"), code=65)

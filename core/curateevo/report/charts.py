@@ -17,6 +17,8 @@ TOP, GAP, AXIS = 26, 40, 46
 P_HEIGHT, SMALL_HEIGHT = 220, 84
 LABEL_SPACE = 16
 MAX_LABELS = 26
+MIN_STEP = 20
+"""Between versions: with more of them the chart becomes wider, and scrolls."""
 DESCRIBED = 60
 """Versions that the chart's description names; all of them stand in the table."""
 
@@ -117,7 +119,7 @@ def history_chart(points: Sequence[Point], floors: Sequence[tuple[str, float]]) 
     measured = [p for p in points if _finite(p.p) is not None]
     if not measured:
         return Markup("")
-    width = max(WIDTH, LEFT + RIGHT + 26 * len(points))
+    width = max(WIDTH, LEFT + RIGHT + MIN_STEP * len(points))
     x = _x_of(points, width)
     tops = (TOP, TOP + P_HEIGHT + GAP, TOP + P_HEIGHT + SMALL_HEIGHT + 2 * GAP)
     known = [v for p in measured for v in (p.p, p.high) if _finite(v) is not None] + [v for _, v in floors]
@@ -142,7 +144,7 @@ def history_chart(points: Sequence[Point], floors: Sequence[tuple[str, float]]) 
     ).format(
         w=width,
         h=height,
-        least=round(width * 0.85),
+        least=round(width * 0.8),
         most=round(width * 1.4),
         desc=_told(points, floors),
         body=Markup("").join(parts),

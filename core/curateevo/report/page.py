@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,7 +143,6 @@ def _context(story: Story, limits: Limits) -> dict[str, Any]:
         "corpus_families": top_families(story.corpus_profile)[:24],
         "number_of": view.number_of,
         "max_name": MAX_NAME,
-        "isfinite": math.isfinite,
     }
 
 

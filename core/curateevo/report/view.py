@@ -11,6 +11,7 @@ from curateevo.api.evolution import EvolutionStatus, Stage, Verdict, VersionPhas
 from curateevo.api.stage import DecisionRecord, ScoreTable, SplitScore
 from curateevo.report.charts import Mark, Point
 from curateevo.report.story import Story, VersionStory
+from curateevo.report.wording import VERSION_PHASES
 
 Z95 = 1.959964
 """Two-sided 95 % quantile of the normal distribution."""
@@ -31,6 +32,7 @@ class Row:
     number: int
     mark: Mark
     state: str
+    """Where it stands, in words; it matters while there is no verdict."""
     parent: int | None
     focus: str
     method: str
@@ -143,7 +145,7 @@ def _row(story: VersionStory, champion: int | None) -> Row:
     return Row(
         number=spec.number,
         mark=mark_of(story),
-        state=status.phase.value,
+        state=VERSION_PHASES[status.phase],
         parent=spec.parent,
         focus=spec.focus.value if spec.focus else "",
         method=text_of(story.proposal, "method"),

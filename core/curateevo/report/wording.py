@@ -162,10 +162,6 @@ def plural(amount: int, noun: str) -> str:
     return f"{amount:,} {noun}" if amount == 1 else f"{amount:,} {noun}s"
 
 
-def version_state(phase: VersionPhase) -> str:
-    return VERSION_PHASES[phase]
-
-
 def is_end(phase: EvolutionPhase) -> bool:
     """Whether nothing more happens by itself."""
     match phase:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from curateevo.api.base import canonical_json
+from curateevo.api.base import canonical_json, digest_of
 from curateevo.api.errors import ContractBroken
 from curateevo.api.stage import (
     FileEntry,
@@ -28,8 +28,10 @@ def manifest_key(prefix: str) -> str:
     return f"{prefix}/{MANIFEST}"
 
 
-def cache_key(request: StageRequest) -> str:
-    return f"cache/{request.stage.value}/{request.input_digest.removeprefix('sha256:')}.json"
+def cache_key(request: StageRequest, salt: str) -> str:
+    """`salt` stands for inputs that are named by the parameters and not stored, such as a base model's files."""
+    digest = digest_of([request.input_digest, salt]) if salt else request.input_digest
+    return f"cache/{request.stage.value}/{digest.removeprefix('sha256:')}.json"
 
 
 def publish(
@@ -74,9 +76,9 @@ def publish(
     return manifest
 
 
-def reuse(store: Store, request: StageRequest) -> Manifest | None:
+def reuse(store: Store, request: StageRequest, salt: str = "") -> Manifest | None:
     """If this very work is done already, write a manifest that points at it and return that; otherwise None."""
-    raw = store.get(cache_key(request))
+    raw = store.get(cache_key(request, salt))
     if raw is None:
         return None
     origin = FileRef.model_validate_json(raw)
@@ -93,12 +95,12 @@ def reuse(store: Store, request: StageRequest) -> Manifest | None:
     return shared
 
 
-def remember(store: Store, request: StageRequest, manifest: Manifest) -> None:
-    """Let later requests with the same input digest find this artifact."""
+def remember(store: Store, request: StageRequest, manifest: Manifest, salt: str = "") -> None:
+    """Let later requests with the same input digest and salt find this artifact."""
     key = manifest_key(request.prefix)
     data = _encode(manifest)
     ref = FileRef(key=key, digest=manifest.digest, size_bytes=len(data))
-    store.put_once(cache_key(request), canonical_json(ref.to_wire()).encode())
+    store.put_once(cache_key(request, salt), canonical_json(ref.to_wire()).encode())
 
 
 def read_manifest(store: Store, prefix: str) -> Manifest | None:

@@ -7,8 +7,10 @@ from importlib.resources import files
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from curateevo.api.base import digest_of
 from curateevo.api.errors import ContractBroken, Denied, SpecInvalid, Transient
 from curateevo.api.spec import BaseModelRef
+from curateevo.store.local import sha256_of
 
 TOKEN_VARIABLE = "HF_TOKEN"
 """The hub's token, from the Secret that `model.tokenSecretRef` names."""
@@ -42,6 +44,18 @@ def find_base(model: BaseModelRef) -> Path:
             "model.base must name a folder in the format of transformers' save_pretrained",
         )
     return folder
+
+
+def fingerprint(model: BaseModelRef) -> str:
+    """What stands behind a base model's URI now: a digest of its files, or of the URI where a revision pins it.
+
+    Raises as `find_base` does.
+    """
+    if model.base.startswith("hf://"):
+        return digest_of(model.base)
+    folder = find_base(model)
+    named = sorted(p for p in folder.rglob("*") if p.is_file() and not p.name.startswith("."))
+    return digest_of({p.relative_to(folder).as_posix(): sha256_of(p) for p in named})
 
 
 def _builtin(name: str) -> Path:

@@ -23,7 +23,9 @@ from curateevo.policy.source import check_static, params_of
 STARTER = source_of("starter")
 
 
-def episode(*moves: Any, prompt: str = "ship the lamp to Oslo", notes: str = "", success: float = 0.0) -> dict[str, Any]:
+def episode(
+    *moves: Any, prompt: str = "ship the lamp to Oslo", notes: str = "", success: float = 0.0
+) -> dict[str, Any]:
     """Moves: (tool, arguments, result), or the text of a final answer."""
     messages: list[dict[str, Any]] = [{"role": "system", "content": f"notes:\n{notes}"}] if notes else []
     messages.append({"role": "user", "content": prompt})
@@ -36,7 +38,15 @@ def episode(*moves: Any, prompt: str = "ship the lamp to Oslo", notes: str = "",
         call = {"id": f"c{number}", "type": "function", "function": {"name": name, "arguments": text}}
         messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
         messages.append({"role": "tool", "tool_call_id": f"c{number}", "name": name, "content": result})
-    return {"task": "t1", "family": "ship", "subject": "seed-0", "repeat": 0, "success": success, "messages": messages, "tools": []}
+    return {
+        "task": "t1",
+        "family": "ship",
+        "subject": "seed-0",
+        "repeat": 0,
+        "success": success,
+        "messages": messages,
+        "tools": [],
+    }
 
 
 @pytest.mark.parametrize(
@@ -56,7 +66,9 @@ def episode(*moves: Any, prompt: str = "ship the lamp to Oslo", notes: str = "",
         (episode(*[("ship", {"city": "Oslo"}, "ok")] * 3, "Done."), {}, Mode.LOOP, "Oslo"),
     ],
 )  # fmt: skip
-def test_each_mode_is_found_with_a_quote_from_its_turn(row: dict[str, Any], checks: dict[str, bool], mode: Mode, quote: str) -> None:
+def test_each_mode_is_found_with_a_quote_from_its_turn(
+    row: dict[str, Any], checks: dict[str, bool], mode: Mode, quote: str
+) -> None:
     found = diagnose([row], {("t1", 0): checks})
     assert [c.mode for c in found.clusters] == [mode]
     evidence = found.clusters[0].evidence[0]
@@ -76,20 +88,31 @@ def test_successes_and_unmeasured_episodes_are_no_failures() -> None:
 def test_every_claim_on_the_airline_failures_has_its_quote(airline_runs: Path) -> None:
     """Real failures: whatever is claimed of them stands in them."""
     runs = [r for r in json.loads(airline_runs.read_text()) if r["reward"] < 1][:60]
-    rows = [{"task": str(n), "family": "airline", "repeat": 0, "success": 0.0, "messages": r["traj"]} for n, r in enumerate(runs)]
+    rows = [
+        {"task": str(n), "family": "airline", "repeat": 0, "success": 0.0, "messages": r["traj"]}
+        for n, r in enumerate(runs)
+    ]
     found = diagnose(rows, {})
     assert found.failures == 60
     for cluster in found.clusters:
         for evidence in cluster.evidence:
             texts = [str(m.get("content")) for m in runs[int(evidence.task)]["traj"]]
-            texts += [c["function"]["arguments"] for m in runs[int(evidence.task)]["traj"] for c in m.get("tool_calls") or ()]
-            texts += [c["function"]["name"] for m in runs[int(evidence.task)]["traj"] for c in m.get("tool_calls") or ()]
+            texts += [
+                c["function"]["arguments"] for m in runs[int(evidence.task)]["traj"] for c in m.get("tool_calls") or ()
+            ]
+            texts += [
+                c["function"]["name"] for m in runs[int(evidence.task)]["traj"] for c in m.get("tool_calls") or ()
+            ]
             loose = "".join(texts).replace(" ", "")
             assert evidence.quote.replace(" ", "") in loose, evidence
 
 
-def given(diagnosis: Diagnosis, focus: Focus = Focus.EFFECTIVENESS, source: str = STARTER, lost: tuple[str, ...] = ()) -> ProposalInput:
-    history = tuple(HistoryEntry(number=n, focus=focus, verdict=Verdict.REVERTED, reason="x", method=m) for n, m in enumerate(lost))
+def given(
+    diagnosis: Diagnosis, focus: Focus = Focus.EFFECTIVENESS, source: str = STARTER, lost: tuple[str, ...] = ()
+) -> ProposalInput:
+    history = tuple(
+        HistoryEntry(number=n, focus=focus, verdict=Verdict.REVERTED, reason="x", method=m) for n, m in enumerate(lost)
+    )
     return ProposalInput(1, focus, source, {}, diagnosis, history)
 
 
@@ -133,7 +156,9 @@ def test_a_search_that_misses_names_the_nearest_lines_and_nothing_is_changed_in_
     with pytest.raises(PolicyRejected, match="evolvable"):
         apply_patch(STARTER, patch(Edit("POLICY_API = 1", "POLICY_API = 1\nEXTRA = 2")))
     with pytest.raises(PolicyRejected, match="import"):
-        apply_patch(STARTER, patch(Edit("from curateevo.policy import api", "from curateevo.policy import api\nimport os")))
+        apply_patch(
+            STARTER, patch(Edit("from curateevo.policy import api", "from curateevo.policy import api\nimport os"))
+        )
     with pytest.raises(PolicyRejected, match="no parameter"):
         params_edit(STARTER, {"nothing": 1})
 

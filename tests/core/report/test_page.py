@@ -205,7 +205,7 @@ def test_a_failed_baseline_names_version_0(read: Pages) -> None:
 def test_an_interrupted_run_tells_how_far_it_came(read: Pages) -> None:
     text = read(runs.interrupted).words
     assert "In progress: testing a version" in text and "Has not ended." in text
-    assert "Active, attempt 2 after 1 failure" in text
+    assert "In progress : training" in text and "Active, attempt 2 after 1 failure" in text
     assert "Not run yet" in text
 
 
