@@ -296,7 +296,7 @@ class DecisionRecord(Model):
     delta_p: float | None = None
     delta_j: float | None = None
     lower: float | None = None
-    """Lower confidence bound of what the rule tests: delta J, or delta P for efficiency."""
+    """Lower confidence bound of delta P, one-sided; the rule tests it, for effectiveness less lambda * delta C."""
     upper: float | None = None
     tasks: int = 0
     resources_digest: str | None = None

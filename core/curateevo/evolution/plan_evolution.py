@@ -115,7 +115,7 @@ def _plan_round(
     """Settle what is decided, then test the next version, or stop."""
     number = status.decided + 1
     if (record := seen.decisions.get(number)) is not None:
-        return _settle(status, seen, record)
+        return _settle(status, seen, record, now)
     if (version := seen.versions.get(number)) is not None:
         return _decide(spec, status, seen, version)
     if (reason := _reason_to_stop(spec, status, now)) is not None:
@@ -301,7 +301,7 @@ def _judged(spec: EvolutionSpec, base: DecisionRecord, champion: VersionSeen, ve
     )
 
 
-def _settle(status: EvolutionStatus, seen: EvolutionSeen, record: DecisionRecord) -> Plan:
+def _settle(status: EvolutionStatus, seen: EvolutionSeen, record: DecisionRecord, now: float) -> Plan:
     """A decision is there: move the champion if it says so, then count it. The pointer is the truth."""
     pointer = seen.champion.pointer if seen.champion else None
     if record.verdict is Verdict.COMMITTED and (pointer is None or pointer.number < record.number):
@@ -334,6 +334,7 @@ def _settle(status: EvolutionStatus, seen: EvolutionSeen, record: DecisionRecord
     )
     if record.number == 0 and not committed:
         failed = _at(counted, EvolutionPhase.FAILED, Reason.BASELINE_FAILED, f"version 0: {record.message}")
+        failed = failed.model_copy(update={"completed_at": now})
         return Decision(failed, notices=(Notice("BaselineFailed", record.message, True),), wake_in=0.0)
     text = f"version {record.number}: {record.reason}; {record.message}"
     return Decision(

@@ -161,15 +161,17 @@ def _shown(rows: list[view.Row], first_champion: int | None, limit: int) -> list
 
 
 def _sections(story: Story, rows: list[view.Row], limit: int) -> list[Section]:
-    """Sections of the versions that fit, in order. The champion's code is given room first."""
+    """Sections of the versions that fit, in order. Each has an equal share of the room for code, and what those before
+    it, the champion and then the newest, left over."""
     by_number = {v.version.spec.number: v for v in story.versions}
     told = [r for r in rows if r.number in by_number]
     chosen = _shown(told, story.evolution.status.first_champion, limit)
-    left, made = MAX_CODE_CHARS, []
+    room, made = 0, []
     for row in sorted(chosen, key=lambda r: (not r.champion, -r.number)):
+        room += MAX_CODE_CHARS // len(chosen)
         version = by_number[row.number]
-        section = section_of(version, row, _before(story, version, by_number), story.corpus_profile, left)
-        left -= code_chars(section)
+        section = section_of(version, row, _before(story, version, by_number), story.corpus_profile, room)
+        room -= code_chars(section)
         made.append(section)
     return sorted(made, key=lambda s: s.row.number)
 

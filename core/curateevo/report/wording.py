@@ -55,7 +55,7 @@ REASONS: dict[Reason, str] = {
     Reason.MAX_ROUNDS: "all rounds are done",
     Reason.METRICS_UNAVAILABLE: "no usable measurement came out",
     Reason.NOT_CHEAPER: "not cheaper",
-    Reason.NOT_IMPROVED: "no improvement that could be told from noise",
+    Reason.NOT_IMPROVED: "the objective did not improve, or not beyond noise",
     Reason.NO_PROPOSAL: "the proposer had nothing more to try",
     Reason.PATIENCE: "too many rounds without a commit",
     Reason.PENDING_TOO_LONG: "a job waited too long to start",

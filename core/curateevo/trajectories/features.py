@@ -25,7 +25,8 @@ ERROR = re.compile(
     re.IGNORECASE,
 )
 MALFORMED = re.compile(r"<tool_call>|<function_call>|\"arguments\"\s*:")
-MIN_GROUNDED_CHARS = 2
+COMMON_VALUES = frozenset({"0", "1"})
+"""Values that an agent may well choose by itself."""
 
 
 class TurnFlag(IntFlag):
@@ -136,7 +137,7 @@ def turn_flags(trajectory: Trajectory, schemas: SchemaCheck, tools_key: str) -> 
 
 def _grounded(value: str, seen: set[str]) -> bool:
     found = words(value)
-    return len(value) < MIN_GROUNDED_CHARS or not found or any(w in seen for w in found)
+    return value in COMMON_VALUES or not found or any(w in seen for w in found)
 
 
 def _mark_unused(turns: tuple[Turn, ...], flags: list[int]) -> None:

@@ -31,7 +31,7 @@ MUTANTS = (
     Mutant("a terminal version leaves out its verdict", VERSION, "if record is None or status.verdict is record.verdict:", "if True:"),
     Mutant("P is read from diag", VERSION, 'splits["sel"] for splits in evaluate.scores.values() if "sel" in splits', 'splits["none"] for splits in evaluate.scores.values() if "none" in splits'),
     Mutant("the champion moves before the decision is written", EVOLUTION, "    return Decision(running, () if record is None else (WriteDecision(record),), wake_in=1.0)",
-           "    if record is not None and record.verdict is Verdict.COMMITTED:\n        return _settle(running, seen, record)\n    return Decision(running, () if record is None else (WriteDecision(record),), wake_in=1.0)"),
+           "    if record is not None and record.verdict is Verdict.COMMITTED:\n        return _settle(running, seen, record, 0.0)\n    return Decision(running, () if record is None else (WriteDecision(record),), wake_in=1.0)"),
     Mutant("a reverted candidate becomes champion", EVOLUTION, "if record.verdict is Verdict.COMMITTED and (pointer is None or pointer.number < record.number):",
            "if record.verdict in (Verdict.COMMITTED, Verdict.REVERTED) and (pointer is None or pointer.number < record.number):"),
     Mutant("a decision is counted before the champion moved", EVOLUTION, "(pointer is None or pointer.number < record.number):", "False:"),

@@ -47,7 +47,8 @@ def refine(items, ctx):
     if PARAMS["select_success"]:
         items = api.keep_successes(items)
     if PARAMS["select_max_ungrounded"] >= 0:
-        items = api.keep_grounded(items, max_ungrounded=PARAMS["select_max_ungrounded"])
+        facts = api.memory_facts(items.corpus, limit=1000)
+        items = api.keep_grounded(items, max_ungrounded=PARAMS["select_max_ungrounded"], facts=facts)
     return items
 
 

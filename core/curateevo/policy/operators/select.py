@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 
-from curateevo.policy.operators.items import Item, Items, TurnFlag
+from curateevo.policy.operators.items import Item, Items, MemoryItem, TurnFlag
+from curateevo.trajectories.features import values, words
+from curateevo.trajectories.model import Trajectory
 
 
 def keep_successes(items: Items, *, unknown: bool = False) -> Items:
@@ -19,13 +22,47 @@ def keep_valid(items: Items) -> Items:
     return items.keep(lambda i: not any(f & bad for f in items.flags(i)), "keep_valid")
 
 
-def keep_grounded(items: Items, *, max_ungrounded: int = 0) -> Items:
-    """Items with at most `max_ungrounded` turns that pass a value standing in no earlier text."""
+def keep_grounded(items: Items, *, max_ungrounded: int = 0, facts: Iterable[MemoryItem] = ()) -> Items:
+    """Items with at most `max_ungrounded` turns that pass a value standing in no earlier text.
+
+    With `facts` (of `memory_facts`), a value is grounded as well if a fact joins it to another value of its call: the
+    agent can have it from memory.
+    """
+    known = _fact_pairs(items, facts)
+    suspects = {i.row for i in items if any(f & TurnFlag.UNGROUNDED for f in items.flags(i))}
+    texts = items.corpus.trajectories(suspects) if known else {}
+
+    def ungrounded(item: Item, turn: int, flags: int) -> bool:
+        if not flags & TurnFlag.UNGROUNDED:
+            return False
+        return not (item.row in texts and _explained(texts[item.row], turn, known))
 
     def grounded(item: Item) -> bool:
-        return sum(1 for f in items.flags(item) if f & TurnFlag.UNGROUNDED) <= max_ungrounded
+        flagged = zip(item.turns, items.flags(item), strict=True)
+        return sum(ungrounded(item, turn, flags) for turn, flags in flagged) <= max_ungrounded
 
     return items.keep(grounded, "keep_grounded")
+
+
+def _fact_pairs(items: Items, facts: Iterable[MemoryItem]) -> frozenset[tuple[str, str]]:
+    """Words that stand together in one fact, in both orders."""
+    notes = list(facts)
+    texts = items.corpus.trajectories({n.row for n in notes})
+    spans = (words(texts[n.row].turns[n.turn].results[n.result][n.start : n.end]) for n in notes)
+    return frozenset((a, b) for span in spans for a in span for b in span if a != b)
+
+
+def _explained(trajectory: Trajectory, turn: int, known: frozenset[tuple[str, str]]) -> bool:
+    """Whether every value of the turn's calls stands in an earlier text or is joined by a fact to another value."""
+    seen = set(words(" ".join([trajectory.system or "", *trajectory.head])))
+    for earlier in trajectory.turns[:turn]:
+        seen.update(words(" ".join([*earlier.users, *earlier.results])))
+    seen.update(words(" ".join(trajectory.turns[turn].users)))
+    for call in trajectory.turns[turn].calls:
+        found = {w for value in values(call.parsed()) for w in words(value)}
+        if any(w not in seen and not any((other, w) in known for other in found & seen) for w in found):
+            return False
+    return True
 
 
 def keep_recovered(items: Items) -> Items:
@@ -45,10 +82,10 @@ def signature_of(items: Items, item: Item) -> tuple[str, int]:
 
 
 def keep_reliable(items: Items, *, min_success: float = 0.5, prior: float = 1.0) -> Items:
-    """Items whose kind of work succeeds in their family at a rate of at least `min_success`.
+    """Items whose kind of work succeeds in their family at a rate of at least `min_success`, or is the family's best.
 
     The rate is over the items given, by (family, signature), with `prior` pseudo-counts at one half: single labels
-    are noisy, a kind's rate is not. Use it before filtering by label.
+    are noisy, a kind's rate is not. Use it before filtering by label. No family loses all of its kinds.
     """
     family, success = items.corpus.column("family"), items.corpus.column("success")
     wins: dict[tuple[str, tuple[str, int]], list[float]] = defaultdict(list)
@@ -56,9 +93,14 @@ def keep_reliable(items: Items, *, min_success: float = 0.5, prior: float = 1.0)
         if success[item.row] is not None:
             wins[family[item.row], signature_of(items, item)].append(float(success[item.row]))
 
+    rates = {kind: (sum(seen) + prior / 2) / (len(seen) + prior) for kind, seen in wins.items()}
+    best: dict[str, float] = {}
+    for (name, _), rate in rates.items():
+        best[name] = max(rate, best.get(name, 0.0))
+
     def reliable(item: Item) -> bool:
-        seen = wins[family[item.row], signature_of(items, item)]
-        return (sum(seen) + prior / 2) / (len(seen) + prior) >= min_success
+        name = family[item.row]
+        return rates.get((name, signature_of(items, item)), 0.0) >= min(min_success, best.get(name, 0.0))
 
     return items.keep(reliable, "keep_reliable")
 
