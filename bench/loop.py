@@ -120,7 +120,8 @@ def main() -> None:
     for stage, manifest in last.items():
         usage = manifest.usage
         print(
-            f"  {stage:<9} {usage.seconds:7.1f} s  cpu {usage.cpu_seconds:7.1f} s  peak {usage.peak_bytes / 2**30:.2f} GiB"
+            f"  {stage:<9} {usage.seconds:7.1f} s  cpu {usage.cpu_seconds:7.1f} s  "
+            f"peak {usage.peak_bytes / 2**30:.2f} GiB"
         )
     children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
     print(f"peak memory of any process: {children:.2f} GiB")

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from curateevo.api.errors import ContractBroken, PolicyRejected
 from curateevo.api.evolution import Verdict
 from curateevo.api.spec import Focus
