@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from curateevo.api.errors import ContractBroken, CurateEvoError, PolicyRejected
+from curateevo.api.errors import ContractBroken, CurateEvoError, ExitCode, PolicyRejected
 from curateevo.api.evolution import CurationEvolution, EvolutionPhase, PolicyVersion, Reason, Stage
 from curateevo.api.parse import parse_evolution
 from curateevo.api.spec import Corpus, CorpusSource, Memory, Sandbox, Splits
@@ -76,6 +77,12 @@ def main() -> None:
     except CurateEvoError as error:
         err.print(Text("error: ", style="bold red") + Text(str(error)))
         sys.exit(int(error.exit_code))
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        err.print(Text("error: ", style="bold red") + Text(f"no space left: {error.filename or error}"))
+        err.print(Text("  hint: free some space and run the same command again: nothing is lost"))
+        sys.exit(int(ExitCode.DENIED))
 
 
 @app.command()

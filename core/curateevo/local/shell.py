@@ -212,7 +212,8 @@ class Shell:
         ]
         for stage in stages:
             if stage.state is StageState.WAITING and stage.reason is Reason.DENIED:
-                raise Denied(stage.message, "mend it and run the same command again: nothing is lost")
+                what = stage.message.partition("\n")[0]
+                raise Denied(what, "mend it and run the same command again: nothing is lost")
 
     def _waits_for_a_person(self) -> bool:
         return self.evolution.status.reason is Reason.AWAITING_POLICY and not self.jobs.active
