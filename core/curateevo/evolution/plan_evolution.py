@@ -29,7 +29,6 @@ from curateevo.api.stage import (
     ProposeSummary,
     StageRequest,
 )
-from curateevo.evolution.acceptance import Comparison, Measured, compare
 from curateevo.evolution.budget import add_usage, spent_budget
 from curateevo.evolution.conditions import with_conditions
 from curateevo.evolution.decision import (
@@ -57,6 +56,7 @@ from curateevo.evolution.requests import (
     propose_request,
     seal_request,
 )
+from curateevo.evolution.verdict import focus_of, judge
 
 MANIFEST = "manifest.json"
 TERMINAL = frozenset({EvolutionPhase.COMPLETE, EvolutionPhase.FAILED})
@@ -230,75 +230,6 @@ def _decide(spec: EvolutionSpec, status: EvolutionStatus, seen: EvolutionSeen, v
         return Decision(running, wake_in=1.0)
     record = judge(spec, seen, version)
     return Decision(running, () if record is None else (WriteDecision(record),), wake_in=1.0)
-
-
-def judge(spec: EvolutionSpec, seen: EvolutionSeen, version: VersionSeen) -> DecisionRecord | None:
-    """The decision record of an ended version; None while the champion that it is to be compared with is not seen."""
-    before = seen.champion.pointer if seen.champion else None
-    base = DecisionRecord(
-        number=version.number,
-        verdict=Verdict.FAILED,
-        reason=(version.reason or Reason.METRICS_UNAVAILABLE).value,
-        message=version.message[:2048],
-        policy_digest=version.policy_digest,
-        policy_key=version.policy_key,
-        parent=before.number if before else None,
-        champion_before=before.number if before else None,
-        resources_digest=version.curate.digest if version.curate else None,
-        model_digest=version.train.digest if version.train else None,
-    )
-    if version.phase is VersionPhase.REJECTED:
-        return base.model_copy(
-            update={"verdict": Verdict.REJECTED, "reason": (version.reason or Reason.POLICY_REJECTED).value}
-        )
-    measured = version.measurement
-    if version.phase is not VersionPhase.MEASURED or measured is None or version.scores is None:
-        return base
-    base = base.model_copy(update={"p": measured.p, "c": measured.c, "j": measured.j})
-    if before is None:
-        return base.model_copy(
-            update={
-                "verdict": Verdict.COMMITTED,
-                "reason": Reason.BASELINE.value,
-                "message": "the first version",
-            }
-        )
-    champion = seen.versions.get(before.number)
-    if champion is None or champion.scores is None or champion.measurement is None:
-        return None
-    return _judged(spec, base, champion, version)
-
-
-def _judged(spec: EvolutionSpec, base: DecisionRecord, champion: VersionSeen, version: VersionSeen) -> DecisionRecord:
-    assert champion.scores is not None and champion.measurement is not None
-    assert version.scores is not None and version.measurement is not None
-    old, new = (
-        Measured(champion.scores, champion.measurement.c),
-        Measured(version.scores, version.measurement.c),
-    )
-    try:
-        found: Comparison = compare(
-            old,
-            new,
-            focus_of(spec, version.number),
-            spec.acceptance,
-            spec.objective.lambda_,
-            seed=version.number,
-        )
-    except ValueError as error:
-        return base.model_copy(update={"reason": Reason.METRICS_UNAVAILABLE.value, "message": str(error)})
-    return base.model_copy(
-        update={
-            "verdict": Verdict.COMMITTED if found.commit else Verdict.REVERTED,
-            "reason": found.reason.value,
-            "message": found.message,
-            "delta_p": found.delta_p,
-            "delta_j": found.delta_j,
-            "lower": found.lower,
-            "upper": found.upper,
-            "tasks": found.tasks,
-        }
-    )
 
 
 def _settle(status: EvolutionStatus, seen: EvolutionSeen, record: DecisionRecord, now: float) -> Plan:
@@ -498,11 +429,6 @@ def _version_spec(
         corpus_digest=ingest.digest,
         evolution_spec=spec,
     )
-
-
-def focus_of(spec: EvolutionSpec, number: int) -> Focus:
-    """The focus of round `number` (1, 2, ...): the spec's list, in turn."""
-    return spec.rounds.focus[(max(1, number) - 1) % len(spec.rounds.focus)]
 
 
 def _history(spec: EvolutionSpec, seen: EvolutionSeen, number: int) -> tuple[HistoryEntry, ...]:

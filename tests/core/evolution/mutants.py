@@ -13,7 +13,7 @@ class Mutant:
     new: str
 
 
-STAGE, VERSION, EVOLUTION = "plan_stage.py", "plan_version.py", "plan_evolution.py"
+STAGE, VERSION, EVOLUTION, VERDICT = "plan_stage.py", "plan_version.py", "plan_evolution.py", "verdict.py"
 MUTANTS = (
     Mutant("the job starts before its intent is saved", STAGE, "return _intend(status, 1, now)",
            "return StageDecision(_intend(status, 1, now).status, (context.start(1),))"),
@@ -40,7 +40,7 @@ MUTANTS = (
            "    status = status.model_copy(update={'spent': add_usage(status.spent, manifest.usage)})\n    parent = status.champion.number if status.champion else None\n    key ="),
     Mutant("one round too many", EVOLUTION, "if status.decided >= spec.rounds.max:", "if status.decided > spec.rounds.max:"),
     Mutant("a failed baseline goes on", EVOLUTION, "if record.number == 0 and not committed:", "if False:"),
-    Mutant("the candidate is compared with version 0", EVOLUTION, "    champion = seen.versions.get(before.number)\n    if champion is None or champion.scores", "    champion = seen.versions.get(0)\n    if champion is None or champion.scores"),
+    Mutant("the candidate is compared with version 0", VERDICT, "    champion = seen.versions.get(before.number)\n    if champion is None or champion.scores", "    champion = seen.versions.get(0)\n    if champion is None or champion.scores"),
     Mutant("suspension leaves jobs running", EVOLUTION, 'return Decision(_at(status, EvolutionPhase.SUSPENDED, Reason.SUSPENDED, "spec.suspend is true"), stops)',
            'return Decision(_at(status, EvolutionPhase.SUSPENDED, Reason.SUSPENDED, "spec.suspend is true"))'),
     Mutant("deletion lets the object go while jobs run", EVOLUTION, "    if stops:\n        return Decision(status, stops, wake_in=1.0)\n", ""),
