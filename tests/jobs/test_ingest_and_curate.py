@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ import pytest
 
 def cli(*words: str, code: int = 0) -> str:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
-    done = subprocess.run(["curateevo", *words], capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-m", "curateevo.cli", *words], capture_output=True, text=True, check=False, env=environment
+    )
     assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
     return done.stdout + done.stderr

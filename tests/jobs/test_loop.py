@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -52,7 +53,9 @@ def test_the_champion_can_be_exported_and_the_lineage_read(undisturbed: tuple[Pa
     _, run = undisturbed
 
     def cli(*words: str) -> str:
-        done = subprocess.run(["curateevo", *words], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-m", "curateevo.cli", *words], capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 

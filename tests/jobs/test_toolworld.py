@@ -411,7 +411,7 @@ def test_the_base_loads_and_predicts(tokenizer: Any) -> None:
     model = transformers.AutoModelForCausalLM.from_pretrained(BASE, dtype=torch.float32)
     prompt = [
         {"role": "system", "content": "notes:\nMilan code amber"},
-        {"role": "user", "content": "fold_leaf zib Milan."},
+        {"role": "user", "content": "fold zib Milan."},
     ]
     tools = [
         {"type": "function", "function": {"name": n, "parameters": {"properties": {k: {} for k in a}}}}

@@ -189,7 +189,7 @@ def _samples() -> Iterator[tuple[list[dict[str, Any]], list[dict[str, Any]], Les
     tool = pretraining.MadeUpTool("move_table", {"city": "Milan", "quantity": 7})
     messages = [
         pretraining.Message("system", "notes:\nMilan code amber"),
-        pretraining.Message("user", "move_table zib Milan 7."),
+        pretraining.Message("user", "move zib Milan 7."),
         pretraining.Message("assistant", "", tool),
         pretraining.Message("tool", "ok"),
         pretraining.Message("assistant", "Done."),
