@@ -5,7 +5,7 @@ PYTHON ?= python3.11
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help setup demo check test lock clean
+.PHONY: help setup demo check test crds lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -31,6 +31,12 @@ check: setup  ## format, lint, types, import contracts, unit and state tests
 
 test: setup  ## everything: also real training, a real vLLM and a real S3 server
 	$(BIN)/pytest tests
+
+crds: setup  ## make crds/ from the API models
+	@for kind in CurationEvolution:curationevolutions PolicyVersion:policyversions; do \
+	  $(BIN)/python -c 'import sys; from curateevo.api.crd import crd_yaml; sys.stdout.write(crd_yaml(sys.argv[1]))' \
+	    "$${kind%%:*}" > "crds/curateevo.io_$${kind##*:}.yaml" || exit 1; \
+	done
 
 lock: setup  ## resolve the requirements again
 	$(BIN)/uv pip compile --quiet --upgrade pyproject.toml requirements.build.in --all-extras --no-extra serve \

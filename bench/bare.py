@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from curateevo_jobs.benchmarks.toolworld.suite import ToolworldSuite
-from curateevo_jobs.benchmarks.toolworld.world import TOOL_ARGUMENTS, World, tool_schemas
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 from trl.chat_template_utils import qwen3_template
+
+from curateevo_jobs.benchmarks.toolworld.suite import ToolworldSuite
+from curateevo_jobs.benchmarks.toolworld.world import TOOL_ARGUMENTS, World, tool_schemas
 
 CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
 MACHINE = {"use_cpu": True, "bf16": False, "report_to": "none", "disable_tqdm": True, "dataloader_pin_memory": False}

@@ -18,6 +18,7 @@ from statistics import median
 from typing import Any
 
 import yaml
+
 from curateevo.api.evolution import Stage
 from curateevo.api.stage import CurateSummary, EvaluateSummary, Manifest, StoreRef
 from curateevo.evolution.names import attempt_prefix

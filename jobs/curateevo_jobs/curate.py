@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import polars as pl
+
 from curateevo.api.errors import PolicyRejected, SpecInvalid
 from curateevo.api.stage import CurateParams, CurateSummary, Outcome
 from curateevo.policy.confine import Limits
@@ -15,7 +16,6 @@ from curateevo.policy.gate import Curated, GateSettings, curate_with_gate
 from curateevo.trajectories import corpus as layout
 from curateevo.trajectories.model import JsonObject
 from curateevo.trajectories.profile import profile_of
-
 from curateevo_jobs.agents.memory import Retriever, parse_item, query_of, with_notes
 from curateevo_jobs.stage import StageResult, StageRun
 

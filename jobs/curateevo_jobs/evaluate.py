@@ -26,7 +26,6 @@ from curateevo.api.stage import (
     Subject,
     SubjectKind,
 )
-
 from curateevo_jobs.agents.chat import ChatModel, Generation, JsonObject
 from curateevo_jobs.agents.episode import Episode, Rules, State, play, seed_of
 from curateevo_jobs.agents.hardware import count_gpus

@@ -25,7 +25,6 @@ from curateevo.trajectories.reading import (
     write_set_aside,
 )
 from curateevo.trajectories.splits import split_tasks
-
 from curateevo_jobs.benchmarks import registry
 from curateevo_jobs.benchmarks.base import Task
 from curateevo_jobs.benchmarks.held_out import HeldOut, hold_out

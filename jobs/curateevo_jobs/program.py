@@ -15,13 +15,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from curateevo.api.errors import ContractBroken, CurateEvoError, Denied, ExitCode
 from curateevo.api.stage import EvaluateParams, Manifest, StageRequest, SubjectKind, TrainParams, Usage
 from curateevo.store.artifacts import fetch_inputs, publish, read_manifest, remember, reuse
 from curateevo.store.connect import connect
 from curateevo.store.protocol import Store
-from pydantic import ValidationError
-
 from curateevo_jobs.checkpoints import open_checkpoints
 from curateevo_jobs.progress import open_progress
 from curateevo_jobs.stage import Progress, StageResult, StageRun

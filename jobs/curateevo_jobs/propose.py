@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from urllib.parse import urlparse
 
@@ -10,6 +11,7 @@ from curateevo.api.errors import ContractBroken, SpecInvalid
 from curateevo.api.spec import ProposerType
 from curateevo.api.stage import Outcome, ProposeParams, ProposeSummary
 from curateevo.evolver.diagnosis import Diagnosis, diagnose, parse_jsonl
+from curateevo.evolver.llm import KEY_VARIABLE, LlmProposer, ProposalRefused
 from curateevo.evolver.patch import unified_diff
 from curateevo.evolver.proposal import Proposal, ProposalInput, Proposer
 from curateevo.evolver.replay import ReplayProposer
@@ -17,16 +19,16 @@ from curateevo.evolver.rules import RulesProposer
 from curateevo.policy.source import check_static, policy_digest
 from curateevo.trajectories.corpus import PROFILE
 from curateevo.trajectories.model import JsonObject
-
-from curateevo_jobs.stage import StageResult, StageRun
+from curateevo_jobs.stage import Checkpoints, StageResult, StageRun
 
 POLICY, SUBMISSION = "policy.py", "submission.py"
 TRAJECTORIES, RESULTS = "diag/trajectories.jsonl", "diag/results.jsonl"
+CONVERSATION = "conversation.jsonl"
 SUBJECT = "seed-0"
 
 
 def propose(run: StageRun, params: ProposeParams) -> StageResult:
-    """Outcome Exhausted when the proposer has nothing more to try."""
+    """Outcome Exhausted when the proposer has nothing more to try, no budget left, or no acceptable answer."""
     source = (run.inputs / POLICY).read_text(encoding="utf-8")
     profile = json.loads((run.inputs / PROFILE).read_text(encoding="utf-8"))
     run.progress.report("diagnosis", 0, 1)
@@ -34,15 +36,29 @@ def propose(run: StageRun, params: ProposeParams) -> StageResult:
     _write(run.output / "diagnosis.json", diagnosis.to_json())
     _write(run.output / "context.json", _context(diagnosis, profile))
     run.progress.report("diagnosis", 1, 1)
-    proposer = open_proposer(params, run.inputs)
+    proposer = open_proposer(params, run.inputs, run.checkpoints)
     given = ProposalInput(params.number, params.focus, source, profile, diagnosis, params.history)
-    proposal = proposer.propose(given)
+    repeatable = params.proposer.type is not ProposerType.LLM
+    try:
+        proposal = proposer.propose(given)
+    except ProposalRefused as refused:
+        _write_conversation(run.output, refused.transcript)
+        return StageResult(
+            ProposeSummary(),
+            Outcome.EXHAUSTED,
+            refused.reason,
+            refused.message,
+            tokens=refused.tokens,
+            calls=refused.calls,
+            cache=repeatable,
+        )
     if proposal is None:
         return StageResult(ProposeSummary(), Outcome.EXHAUSTED, "ProposerExhausted", "nothing more to try")
     (run.output / POLICY).write_text(proposal.source, encoding="utf-8")
     diff = unified_diff(source, proposal.source, "parent/policy.py", "policy.py")
     (run.output / "policy.diff").write_text(diff, encoding="utf-8")
     _write(run.output / "proposal.json", _record(proposal))
+    _write_conversation(run.output, proposal.transcript)
     return StageResult(
         ProposeSummary(
             policy_digest=policy_digest(proposal.source),
@@ -52,6 +68,7 @@ def propose(run: StageRun, params: ProposeParams) -> StageResult:
         tokens=proposal.tokens,
         usd=proposal.usd,
         calls=proposal.calls,
+        cache=repeatable,
     )
 
 
@@ -67,7 +84,28 @@ class SubmittedPolicy:
         return Proposal(source, "manual", "submitted by a person", "")
 
 
-def open_proposer(params: ProposeParams, inputs: Path) -> Proposer:
+class Recorder:
+    """The calls of this round's earlier attempts: what was answered once is not asked, but counted, again."""
+
+    def __init__(self, checkpoints: Checkpoints) -> None:
+        self._checkpoints = checkpoints
+        self._path = checkpoints.folder / CONVERSATION
+
+    def entries(self) -> list[JsonObject]:
+        """Whole lines only: the last one may have been cut by a kill."""
+        if not self._path.is_file():
+            return []
+        whole = self._path.read_text(encoding="utf-8").rpartition("\n")[0]
+        self._path.write_text(whole and f"{whole}\n", encoding="utf-8")
+        return parse_jsonl(whole)
+
+    def record(self, entry: JsonObject) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry, sort_keys=True) + "\n")
+        self._checkpoints.save()
+
+
+def open_proposer(params: ProposeParams, inputs: Path, checkpoints: Checkpoints) -> Proposer:
     """The proposer of the spec. Raises SpecInvalid for one that this version does not have."""
     match params.proposer.type:
         case ProposerType.RULES:
@@ -81,8 +119,19 @@ def open_proposer(params: ProposeParams, inputs: Path) -> Proposer:
             if not (inputs / SUBMISSION).is_file():
                 raise ContractBroken("no submitted policy among the inputs")
             return SubmittedPolicy(inputs / SUBMISSION)
+        case ProposerType.LLM:
+            if params.proposer.llm is None:
+                raise SpecInvalid("spec.proposer.llm must be set for proposer.type llm")
+            recorder = Recorder(checkpoints)
+            return LlmProposer(
+                params.proposer.llm,
+                params.proposer.budget,
+                api_key=os.environ.get(KEY_VARIABLE, ""),
+                recorded=recorder.entries(),
+                record=recorder.record,
+            )
         case other:
-            raise SpecInvalid(f"proposer.type {other} is not built yet", "use rules, replay or manual")
+            raise SpecInvalid(f"proposer.type {other} is not built yet", "use llm, rules, replay or manual")
 
 
 def read_diagnosis(inputs: Path) -> Diagnosis:
@@ -107,6 +156,13 @@ def _record(proposal: Proposal) -> JsonObject:
         "expected": proposal.expected,
         "edits": edits,
     }
+
+
+def _write_conversation(output: Path, transcript: tuple[JsonObject, ...]) -> None:
+    """What was said, one message or try a line; there are no times in it."""
+    if transcript:
+        lines = (json.dumps(entry, ensure_ascii=False, sort_keys=True) + "\n" for entry in transcript)
+        (output / CONVERSATION).write_text("".join(lines), encoding="utf-8")
 
 
 def _write(path: Path, value: object) -> None:

@@ -18,7 +18,6 @@ from typing import Any, TypeAlias
 from curateevo.api.base import canonical_json
 from curateevo.api.errors import ContractBroken
 from curateevo.api.stage import Outcome, TrainParams, TrainSummary
-
 from curateevo_jobs.agents.chat import Generation
 from curateevo_jobs.agents.episode import Rules
 from curateevo_jobs.agents.hardware import count_gpus

@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+
 from curateevo_jobs.agents.chat import Answer, Conversation, Generation
 from curateevo_jobs.agents.endpoint import Backoff, Endpoint
 

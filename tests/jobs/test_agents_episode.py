@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+
 from curateevo_jobs.agents.chat import Answer, AnswerError, Call, Generation, parse_call, parse_text
 from curateevo_jobs.agents.episode import Episode, Rules, State, play, seed_of
 from curateevo_jobs.agents.nothing import Nothing

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from curateevo_jobs.agents.memory import MemoryItem, Retriever, parse_item, query_of, with_notes
 from hypothesis import given
 from hypothesis import strategies as st
+
+from curateevo_jobs.agents.memory import MemoryItem, Retriever, parse_item, query_of, with_notes
 
 FACTS = [MemoryItem("Oslo code willow"), MemoryItem("Paris code karma"), MemoryItem("Ana pin amber")]
 

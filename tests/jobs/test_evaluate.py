@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from curateevo.api.errors import ContractBroken, Transient
 from curateevo.api.spec import BaseModelRef, Evaluation, Memory, Sampling, Serving, SuiteRef
 from curateevo.api.stage import EvaluateParams, EvaluateSummary, ScoreTable, Subject, SubjectKind
@@ -15,7 +16,6 @@ from curateevo_jobs.agents.episode import Episode
 from curateevo_jobs.benchmarks import registry
 from curateevo_jobs.benchmarks.base import Task
 from curateevo_jobs.evaluate import Trial, check_errors, evaluate, score_split, tabulate
-
 from tests.jobs import test_train_support as support
 
 SUITES = (SuiteRef(name="toolworld", params={"perSkill": 2}),)

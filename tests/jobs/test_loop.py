@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
+
 from curateevo.api.evolution import EvolutionPhase, Verdict
 from curateevo.local.objects import RunFolder
 from curateevo.report.page import write_report
-
 from tests.jobs.minirun import facts, manifests, start, write_mini
 
 KILLS = 30

@@ -14,6 +14,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+
 from curateevo.api.errors import SpecInvalid
 from curateevo_jobs.benchmarks.base import Environment, Suite, Task
 from curateevo_jobs.benchmarks.toolworld import corpus, pretraining, pretraining_words, world

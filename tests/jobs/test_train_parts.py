@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from curateevo.api.errors import ContractBroken, SpecInvalid
 from curateevo.api.spec import BaseModelRef, ReleaseGate
 from curateevo_jobs.agents.chat import Answer, Conversation, Generation, parse_call
@@ -22,7 +23,6 @@ from curateevo_jobs.training.checkpoints import PhaseFolder, mark_complete, read
 from curateevo_jobs.training.environments import build_stages, stage_name
 from curateevo_jobs.training.rewards import action_match, environment, final_text, match_first_call
 from curateevo_jobs.training.rows import RlRow, read_rl, read_sft
-
 from tests.jobs import test_train_support as support
 
 REFERENCE = [{"name": "buy_item", "arguments": {"item": "lamp", "quantity": 2}}]

@@ -7,10 +7,10 @@ import signal
 from pathlib import Path
 
 import pytest
+
 from curateevo.api.errors import ContractBroken, SpecInvalid
 from curateevo.api.spec import Lora, ReleaseGate
 from curateevo.api.stage import Outcome, TrainSummary
-
 from tests.jobs import test_train_support as support
 
 pytestmark = pytest.mark.train

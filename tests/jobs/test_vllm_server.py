@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from curateevo.api.errors import Transient
 from curateevo.api.spec import BaseModelRef, Evaluation, Memory, Sampling, Serving, SuiteRef
 from curateevo.api.stage import EvaluateParams, EvaluateSummary, Subject, SubjectKind
@@ -20,7 +21,6 @@ from curateevo_jobs.agents.vllm import digest_model, serve
 from curateevo_jobs.benchmarks import registry
 from curateevo_jobs.benchmarks.toolworld.phrasing import Skill
 from curateevo_jobs.evaluate import evaluate
-
 from tests.jobs import test_train_support as support
 
 pytestmark = pytest.mark.vllm

@@ -10,6 +10,8 @@ from pydantic import Field, StringConstraints
 from curateevo.api.base import Model
 from curateevo.api.spec import EvolutionSpec, Focus
 
+Digest = Annotated[str, StringConstraints(max_length=128)]
+Key = Annotated[str, StringConstraints(max_length=1024)]
 API_VERSION: Literal["curateevo.io/v1alpha1"] = "curateevo.io/v1alpha1"
 
 
@@ -102,11 +104,16 @@ class Reason(StrEnum):
 class Condition(Model):
     """A metav1 condition."""
 
-    type: str
+    type: Annotated[str, StringConstraints(max_length=316)]
+    """What is spoken of, e.g. Ready."""
     status: Literal["True", "False", "Unknown"]
-    reason: str
+    """Whether it is so."""
+    reason: Annotated[str, StringConstraints(max_length=1024)]
+    """Why, in one word."""
     message: Annotated[str, StringConstraints(max_length=1024)] = ""
+    """Why, for people."""
     observed_generation: int = 0
+    """Generation of the object that this speaks of."""
     last_transition_time: float = 0.0
     """Seconds since the epoch; rendered as RFC 3339 on the cluster."""
 
@@ -115,16 +122,24 @@ class StageStatus(Model):
     """Where one stage of one object stands. `attempt` is a high-water mark."""
 
     state: StageState = StageState.IDLE
+    """Where the stage stands."""
     attempt: int = 0
+    """Number of the current attempt, or of the last one."""
     started_at: float | None = None
+    """When the attempt began, in seconds since the epoch."""
     retry_at: float | None = None
+    """When the next attempt begins, in seconds since the epoch."""
     infrastructure_failures: int = 0
+    """Attempts lost to the infrastructure."""
     application_failures: int = 0
+    """Attempts in which the program failed."""
     reason: Reason | None = None
+    """Why, in one word."""
     message: Annotated[str, StringConstraints(max_length=2048)] = ""
+    """Why, for people."""
     observed: bool = False
     """The current attempt's job was seen: if it is gone now, somebody removed it."""
-    digest: str | None = None
+    digest: Digest | None = None
     """Digest of the artifact's content, once done."""
 
 
@@ -138,30 +153,47 @@ class Measurement(Model):
     j: float
     """P - lambda * C."""
     sft_turns: int
+    """Turns in the SFT data."""
     rl_turns: int
+    """Turns behind the RL tasks."""
     memory_items: int
+    """Notes in the memory bank."""
     tokens: int = 0
     """Tokens generated in evaluation."""
     seconds: float = 0.0
     """Wall clock of curate, train and evaluate."""
     gpu_seconds: float = 0.0
+    """GPU seconds of curate, train and evaluate."""
     errors: int = 0
     """Tasks that could not be measured."""
 
 
 class Champion(Model):
+    """The version committed last."""
+
     number: int
-    policy_digest: str
+    """Its number."""
+    policy_digest: Digest
+    """Digest of its policy."""
     p: float
+    """Mean success on sel, 0..1."""
     c: float
+    """Cost, 0..1."""
     j: float
+    """P - lambda * C."""
 
 
 class Counts(Model):
+    """Versions by verdict."""
+
     committed: int = 0
+    """Became the champion."""
     reverted: int = 0
+    """Measured, and not better."""
     rejected: int = 0
+    """The policy broke its contract."""
     failed: int = 0
+    """Could not be measured."""
 
     def plus(self, verdict: Verdict) -> Counts:
         name = verdict.value.lower()
@@ -169,24 +201,35 @@ class Counts(Model):
 
 
 class Spent(Model):
+    """What the run has spent."""
+
     gpu_seconds: float = 0.0
+    """GPU seconds of all stages."""
     tokens: int = 0
     """Tokens of the evolver's LLM."""
     usd: float = 0.0
+    """US dollars for the evolver's LLM."""
     calls: int = 0
+    """Calls of the evolver's LLM."""
 
 
 class EvolutionStatus(Model):
     """Bounded in size: versions are objects of their own."""
 
     observed_generation: int = 0
+    """Generation of the spec that this status speaks of."""
     phase: EvolutionPhase = EvolutionPhase.PENDING
+    """Where the run stands."""
     reason: Reason | None = None
+    """Why, in one word."""
     message: Annotated[str, StringConstraints(max_length=2048)] = ""
-    conditions: tuple[Condition, ...] = ()
-    spec_digest: str | None = None
+    """Why, for people."""
+    conditions: Annotated[tuple[Condition, ...], Field(max_length=32)] = ()
+    """Facts about the run, one per type."""
+    spec_digest: Digest | None = None
     """Digest of the spec that the current round was started with."""
-    corpus_digest: str | None = None
+    corpus_digest: Digest | None = None
+    """Digest of the ingested corpus."""
     round: int = 0
     """Number of the version under test, or of the last one."""
     decided: int = -1
@@ -194,44 +237,63 @@ class EvolutionStatus(Model):
     streak: int = 0
     """Rounds since the last commit."""
     champion: Champion | None = None
+    """The version committed last."""
     first_champion: int | None = None
+    """Number of the version committed first."""
     counts: Counts = Counts()
+    """Versions by verdict."""
     spent: Spent = Spent()
-    stages: dict[str, StageStatus] = Field(default_factory=dict)
+    """What the run has spent."""
+    stages: Annotated[dict[str, StageStatus], Field(max_length=16)] = Field(default_factory=dict)
     """ingest, floors, propose (of the current round) and seal."""
     started_at: float | None = None
+    """When the run began, in seconds since the epoch."""
     completed_at: float | None = None
+    """When the run ended, in seconds since the epoch."""
 
 
 class VersionSpec(Model):
     """Immutable. Everything a version needs, pinned when its round starts."""
 
-    evolution_uid: Annotated[str, Field(alias="evolutionUID")]
-    number: int
-    parent: int | None = None
+    evolution_uid: Annotated[str, StringConstraints(max_length=128), Field(alias="evolutionUID")]
+    """UID of the CurationEvolution."""
+    number: Annotated[int, Field(ge=0)]
+    """Place in the lineage; 0 is the initial policy."""
+    parent: Annotated[int, Field(ge=0)] | None = None
+    """Number of the version whose policy was rewritten."""
     focus: Focus | None = None
-    """None for version 0."""
-    policy_digest: str
-    policy_key: str
+    """What the edit is for; none for version 0."""
+    policy_digest: Digest
+    """Digest of the policy's normalised source."""
+    policy_key: Key
     """Store key of the policy's source."""
-    corpus_key: str
+    corpus_key: Key
     """Store key of the ingest artifact's manifest."""
-    corpus_digest: str
+    corpus_digest: Digest
+    """Digest of the ingested corpus."""
     evolution_spec: EvolutionSpec
     """The spec as it was when the round started."""
 
 
 class VersionStatus(Model):
+    """Where one version stands."""
+
     phase: VersionPhase = VersionPhase.PENDING
-    stages: dict[str, StageStatus] = Field(default_factory=dict)
+    """How far it is."""
+    stages: Annotated[dict[str, StageStatus], Field(max_length=16)] = Field(default_factory=dict)
+    """curate, train and evaluate."""
     measurement: Measurement | None = None
+    """What it was measured at."""
     verdict: Verdict | None = None
+    """What was decided."""
     reason: Reason | None = None
+    """Why, in one word."""
     message: Annotated[str, StringConstraints(max_length=2048)] = ""
+    """Why, for people."""
 
 
 class ObjectMeta(Model):
-    name: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
+    name: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$", max_length=63)]
     namespace: str = "default"
     labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
@@ -240,16 +302,24 @@ class ObjectMeta(Model):
 
 
 class CurationEvolution(Model):
+    """One evolution of a curation policy: propose, curate, train, evaluate, commit or revert, again and again."""
+
     api_version: Literal["curateevo.io/v1alpha1"] = API_VERSION
     kind: Literal["CurationEvolution"] = "CurationEvolution"
     metadata: ObjectMeta
     spec: EvolutionSpec
+    """What is wanted."""
     status: EvolutionStatus = EvolutionStatus()
+    """What is; written by the operator."""
 
 
 class PolicyVersion(Model):
+    """One version of an evolution's policy, made by the operator: what it was measured at, and the verdict."""
+
     api_version: Literal["curateevo.io/v1alpha1"] = API_VERSION
     kind: Literal["PolicyVersion"] = "PolicyVersion"
     metadata: ObjectMeta
     spec: VersionSpec
+    """What the version is made of. Can't change."""
     status: VersionStatus = VersionStatus()
+    """What is; written by the operator."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -9,6 +10,21 @@ from curateevo.api.spec import EvolutionSpec, ProposerType
 
 SPLIT_TOLERANCE = 1e-6
 MODEL_SCHEMES = ("hf://", "s3://", "pvc://", "file://", "builtin://")
+
+FIXED = (
+    "spec.corpus",
+    "spec.model",
+    "spec.evaluation",
+    "spec.objective",
+    "spec.training.seed",
+    "spec.training.repeats",
+    "spec.memory",
+    "spec.serving.engine",
+    "spec.storage",
+)
+"""Fields that can't change: a candidate is compared with scores, costs and artifacts that were made under them. Each is
+required or has a default, so that it is always there. The recipe (sft, grpo) can change: a run that goes out of memory
+is to be mended; each version pins what it was trained with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +39,7 @@ class Rule:
 
 def _splits_sum(spec: EvolutionSpec) -> bool:
     splits = spec.evaluation.splits
-    return abs(splits.diag + splits.sel + splits.test - 1.0) <= SPLIT_TOLERANCE
+    return 1.0 - SPLIT_TOLERANCE < splits.diag + splits.sel + splits.test < 1.0 + SPLIT_TOLERANCE
 
 
 def _one_initial_policy(spec: EvolutionSpec) -> bool:
@@ -62,7 +78,7 @@ RULES: tuple[Rule, ...] = (
         "spec.model.base",
         "an hf:// model must pin its revision, e.g. hf://Qwen/Qwen3-4B@1cfa9a7",
         "!self.model.base.startsWith('hf://') || self.model.base.matches('@[^@/]+$')",
-        lambda s: not s.model.base.startswith("hf://") or "@" in s.model.base.rsplit("/", 1)[-1],
+        lambda s: not s.model.base.startswith("hf://") or bool(re.search(r"@[^@/]+\Z", s.model.base)),
     ),
     Rule(
         "spec.storage.uri",
@@ -100,3 +116,15 @@ RULES: tuple[Rule, ...] = (
 def broken_rules(spec: EvolutionSpec) -> tuple[Rule, ...]:
     """The rules that `spec` breaks, in the order of the list."""
     return tuple(rule for rule in RULES if not rule.holds(spec))
+
+
+def changed_fixed(old: EvolutionSpec, new: EvolutionSpec) -> tuple[str, ...]:
+    """The paths of FIXED at which `new` differs from `old`."""
+    return tuple(path for path in FIXED if _at(old, path) != _at(new, path))
+
+
+def _at(spec: EvolutionSpec, path: str) -> object:
+    value: object = spec
+    for name in path.split(".")[1:]:
+        value = getattr(value, name)
+    return value

@@ -37,6 +37,8 @@ class Proposal:
     tokens: int = 0
     usd: float = 0.0
     calls: int = 0
+    transcript: tuple[JsonObject, ...] = ()
+    """All that was said to reach it, where there was a conversation."""
 
 
 class Proposer(Protocol):

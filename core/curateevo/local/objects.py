@@ -16,10 +16,10 @@ from pydantic import ValidationError
 from curateevo.api.base import Model
 from curateevo.api.errors import Conflict, ContractBroken, SpecInvalid
 from curateevo.api.evolution import CurationEvolution, ObjectMeta, PolicyVersion
+from curateevo.api.rules import changed_fixed
 from curateevo.api.spec import EvolutionSpec
 
 EVOLUTION, VERSIONS, JOBS, STORE, LOCK = "evolution.json", "versions", "jobs", "store", ".lock"
-FIXED_SECTIONS = ("corpus", "model", "evaluation", "storage")
 M = TypeVar("M", bound=Model)
 
 
@@ -85,10 +85,10 @@ def start_or_resume(folder: RunFolder, wanted: CurationEvolution) -> CurationEvo
     current = folder.evolution()
     if current.spec == wanted.spec:
         return current
-    changed = [name for name in FIXED_SECTIONS if getattr(current.spec, name) != getattr(wanted.spec, name)]
+    changed = changed_fixed(current.spec, wanted.spec)
     if changed:
         raise SpecInvalid(
-            f"spec.{changed[0]}: can't change within a run ({folder.root})",
+            f"{changed[0]}: can't change within a run ({folder.root})",
             "use another --dir for another experiment",
         )
     meta = current.metadata.model_copy(update={"generation": current.metadata.generation + 1})

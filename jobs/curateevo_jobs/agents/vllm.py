@@ -22,7 +22,6 @@ from hashlib import file_digest, sha256
 from pathlib import Path
 
 from curateevo.api.errors import ContractBroken, Transient
-
 from curateevo_jobs.agents.hardware import count_gpus
 
 PR_SET_PDEATHSIG = 1

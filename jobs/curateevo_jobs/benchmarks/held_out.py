@@ -16,7 +16,6 @@ from typing import Any
 from curateevo.api.errors import ContractBroken, SpecInvalid
 from curateevo.trajectories.corpus import HELD_OUT
 from curateevo.trajectories.model import Trajectory
-
 from curateevo_jobs.benchmarks.base import JsonObject, Score, Task
 
 PARTIAL_REWARD = 0.5

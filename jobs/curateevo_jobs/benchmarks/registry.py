@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from curateevo.api.errors import SpecInvalid
-
 from curateevo_jobs.benchmarks.base import Suite
 
 NAMES = ("toolworld", "corpus")

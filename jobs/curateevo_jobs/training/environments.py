@@ -8,7 +8,6 @@ from typing import Any
 
 from curateevo.api.base import digest_of
 from curateevo.api.errors import ContractBroken
-
 from curateevo_jobs.benchmarks.base import Environment, Score, Suite
 from curateevo_jobs.training.rows import RlRow
 

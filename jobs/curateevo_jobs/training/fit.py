@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from curateevo.api.errors import ContractBroken, SpecInvalid
 from trl.chat_template_utils import (
     get_training_chat_template,
     has_generation_markers,
     is_chat_template_stop_token_trained,
 )
 
+from curateevo.api.errors import ContractBroken, SpecInvalid
 from curateevo_jobs.training.rows import RlRow, SftRow
 
 RULE = "row-fits-context"

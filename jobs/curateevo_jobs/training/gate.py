@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from curateevo.api.spec import ReleaseGate
-
 from curateevo_jobs.agents.chat import ChatModel, Conversation, Generation
 from curateevo_jobs.agents.episode import Episode, Rules, State, play
 from curateevo_jobs.benchmarks.base import Suite

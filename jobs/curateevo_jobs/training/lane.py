@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from curateevo.api.stage import TrainParams
-
 from curateevo_jobs.benchmarks.base import Suite
 from curateevo_jobs.stage import StageRun
 from curateevo_jobs.training.checkpoints import PhaseFolder

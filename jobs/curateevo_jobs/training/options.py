@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from trl import GRPOConfig, SFTConfig
+
 from curateevo.api.errors import SpecInvalid
 from curateevo.api.spec import Grpo, Sft
-from trl import GRPOConfig, SFTConfig
 
 # fmt: off
 OWNED_BY_STAGE = frozenset((

@@ -11,10 +11,11 @@ from typing import Any
 import datasets
 import numpy as np
 import torch
-from curateevo.api.spec import Lora
 from peft import LoraConfig, PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
+
+from curateevo.api.spec import Lora
 
 
 def prepare_torch() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from curateevo.api.errors import SpecInvalid
 from curateevo.api.evolution import CurationEvolution
 from curateevo.api.parse import parse_evolution

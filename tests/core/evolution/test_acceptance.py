@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from curateevo.api.evolution import Reason, Stage
 from curateevo.api.spec import Acceptance, AcceptanceRule, Focus
 from curateevo.api.stage import ScoreTable
 from curateevo.evolution.acceptance import Comparison, Measured, compare, detectable_gain
 from curateevo.evolution.names import job_name, version_name
 from curateevo.evolution.objective import cost, objective, performance
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 PAIRED, PAPER = Acceptance(), Acceptance(rule=AcceptanceRule.PAPER)
 

@@ -5,11 +5,11 @@ Whatever happens on the way, the end is that of the undisturbed run, and no inva
 
 from __future__ import annotations
 
-from curateevo.api.stage import Outcome
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from curateevo.api.stage import Outcome
 from tests.core.evolution.loopworld import Script, World, spec, undisturbed, with_script
 
 SCRIPTS: tuple[Script, ...] = (

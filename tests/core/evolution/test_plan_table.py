@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from curateevo.api.evolution import (
     EvolutionPhase,
     Reason,
@@ -17,7 +18,6 @@ from curateevo.api.stage import Outcome
 from curateevo.evolution.decision import AttemptSeen, JobState, StageSeen, StartJob, StopJob
 from curateevo.evolution.plan_stage import StageContext, StageDecision, plan_stage
 from curateevo.evolution.requests import ingest_request
-
 from tests.core.evolution.loopworld import WHO, World, make_manifest, spec, with_script
 
 NOW = 1000.0

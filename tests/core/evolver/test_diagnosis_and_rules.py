@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from curateevo.api.errors import ContractBroken, PolicyRejected
 from curateevo.api.evolution import Verdict
 from curateevo.api.spec import Focus

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+
 from curateevo.api.errors import PolicyRejected
 from curateevo.policy.builtin import NAMES, source_of
 from curateevo.policy.confine import Limits

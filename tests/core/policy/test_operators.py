@@ -6,13 +6,14 @@ import random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from curateevo.policy import api
 from curateevo.policy.operators.items import Context, Corpus, Items, TurnFlag
 from curateevo.policy.recipe import decode, encode
 from curateevo.trajectories.features import features_of
 from curateevo.trajectories.formats.openai import parse_openai
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 FLAGS = st.lists(st.integers(0, 255), min_size=1, max_size=6)
 ROWS = st.lists(

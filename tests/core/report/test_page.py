@@ -9,12 +9,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+
 from curateevo.api.errors import ContractBroken
 from curateevo.api.evolution import EvolutionPhase, EvolutionStatus, Reason, Verdict, VersionPhase
 from curateevo.local.objects import RunFolder
 from curateevo.report.page import MAX_BYTES, write_report
 from curateevo.report.wording import PHASES, REASONS, VERSION_PHASES
-
 from tests.core.report import runs
 
 Make = Callable[[Path], RunFolder]

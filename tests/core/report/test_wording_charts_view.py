@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from curateevo.report.charts import Mark, Point, change_bar, history_chart, marker, ticks
 from curateevo.report.sections import MAX_DIFF_LINES, code_of
 from curateevo.report.view import wilson
 from curateevo.report.wording import clean, clip, count, duration, number, share, short, signed, size, when
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
 from curateevo.api.errors import ArtifactCorrupt, Conflict, ContractBroken, Denied, StoreUnavailable
 from curateevo.api.evolution import Stage
 from curateevo.api.spec import Corpus, CorpusSource, Splits
@@ -18,7 +19,6 @@ from curateevo.store.artifacts import publish, read_manifest, remember, reuse
 from curateevo.store.local import PARTIAL, LocalStore
 from curateevo.store.protocol import Store
 from curateevo.store.s3 import S3Store, fetch_objects
-
 from tests.conftest import free_port
 
 Raw = Callable[[str, bytes], None]

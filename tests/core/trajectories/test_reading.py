@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from curateevo.api.errors import CorpusInvalid
 from curateevo.trajectories.corpus import read_trajectories, write_trajectories
 from curateevo.trajectories.formats.detect import detect, parse_auto
@@ -14,8 +17,6 @@ from curateevo.trajectories.formats.documents import MAX_LINE_BYTES, documents
 from curateevo.trajectories.formats.openai import parse_openai
 from curateevo.trajectories.model import RowInvalid, Trajectory, check
 from curateevo.trajectories.reading import enforce_limit, read_files, source_files, write_set_aside
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 TOOLS = [
     {

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from curateevo.api.spec import Splits
 from curateevo.trajectories.leakage import LeakIndex
 from curateevo.trajectories.splits import split_tasks
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 tasks = st.lists(
     st.tuples(st.integers(0, 10_000).map(str), st.sampled_from("abc")), max_size=80, unique_by=lambda t: t[0]

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from curateevo.api.errors import SpecInvalid
-
 from curateevo_jobs.benchmarks.base import JsonObject, Task
 from curateevo_jobs.benchmarks.toolworld.phrasing import Skill
 from curateevo_jobs.benchmarks.toolworld.world import Scenario, World, draw_scenario, tool_schemas

@@ -1,0 +1,117 @@
+"""The propose program with an LLM: what is written, what is counted, how a refused round ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curateevo.api.errors import ContractBroken
+from curateevo.api.evolution import Stage
+from curateevo.api.spec import Focus, LlmEndpoint, Proposer, ProposerBudget, ProposerType
+from curateevo.api.stage import Outcome, ProposeParams, StageRequest, StoreRef
+from curateevo.evolver.llm import KEY_VARIABLE
+from curateevo_jobs.checkpoints import FolderCheckpoints
+from curateevo_jobs.propose import CONVERSATION, propose
+from curateevo_jobs.stage import StageResult, StageRun
+from tests.core.evolver.llmserver import ChatServer, chat_server, fails, says
+from tests.core.evolver.test_llm import GOOD, KEY, STARTER
+
+Run = Callable[..., StageResult]
+
+
+class Silent:
+    def report(self, phase: str, done: int, total: int, **metrics: float) -> None:
+        pass
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """One attempt at the stage in `tmp_path`; `output` is fresh each time, checkpoints stay."""
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
+    inputs = tmp_path / "inputs"
+    (inputs / "diag").mkdir(parents=True)
+    (inputs / "policy.py").write_text(STARTER)
+    (inputs / "profile.json").write_text("{}")
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "ship it"}, {"role": "assistant", "content": "Done."}]
+    row = {
+        "subject": "seed-0",
+        "task": "t",
+        "family": "ship",
+        "repeat": 0,
+        "success": 0.0,
+        "messages": messages,
+        "tools": [],
+    }
+    (inputs / "diag/trajectories.jsonl").write_text(json.dumps(row) + "\n")
+    (inputs / "diag/results.jsonl").write_text(json.dumps({**row, "checks": {}}) + "\n")
+    (tmp_path / "checkpoints").mkdir()
+
+    def attempt(server: ChatServer, output: str = "output", **budget: Any) -> StageResult:
+        (tmp_path / output).mkdir()
+        endpoint = LlmEndpoint(base_url=server.url, model="m")
+        chosen = Proposer(type=ProposerType.LLM, llm=endpoint, budget=ProposerBudget(**budget))
+        params = ProposeParams(number=1, focus=Focus.EFFECTIVENESS, proposer=chosen)
+        store = StoreRef(uri=tmp_path.as_uri())
+        request = StageRequest(
+            evolution_uid="u", stage=Stage.PROPOSE, attempt=1, store=store, prefix="p", inputs={}, params=params
+        )
+        checkpoints = FolderCheckpoints(tmp_path / "checkpoints")
+        return propose(StageRun(request, inputs, tmp_path / output, tmp_path, checkpoints, Silent()), params)
+
+    return attempt
+
+
+def conversation(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / CONVERSATION).read_text().splitlines()]
+
+
+def test_a_proposal_is_archived_with_its_conversation_and_is_never_reused(run: Run, tmp_path: Path) -> None:
+    with chat_server(says("hm"), says(GOOD)) as server:
+        result = run(server)
+    assert (result.outcome, result.cache, result.calls, result.tokens) == (Outcome.OK, False, 2, 2000)
+    assert not result.volatile
+    assert [e["role"] for e in conversation(tmp_path / "output")] == [
+        "system",
+        "user",
+        "assistant",
+        "user",
+        "assistant",
+    ]
+    assert json.loads((tmp_path / "output/proposal.json").read_text())["method"] == "filter/keep-valid-rows"
+    assert all(KEY not in path.read_text() for path in tmp_path.rglob("*") if path.is_file())
+
+
+def test_a_model_without_an_acceptable_answer_ends_its_round_and_not_the_run(run: Run, tmp_path: Path) -> None:
+    with chat_server(says("hm")) as server:
+        result = run(server)
+    assert (result.outcome, result.reason, result.calls) == (Outcome.EXHAUSTED, "ProposalRefused", 4)
+    assert "HYPOTHESIS is missing" in result.message
+    assert conversation(tmp_path / "output")[-1]["role"] == "check"
+    assert not (tmp_path / "output/policy.py").exists()
+
+
+def test_a_spent_budget_is_a_normal_end(run: Run) -> None:
+    with chat_server(says("hm")) as server:
+        result = run(server, calls=1)
+    assert (result.outcome, result.reason, result.calls) == (Outcome.EXHAUSTED, "BudgetSpent", 1)
+
+
+def test_an_attempt_after_a_kill_pays_for_no_answer_twice(run: Run, tmp_path: Path) -> None:
+    with chat_server(says("hm"), fails(400, "broken")) as server, pytest.raises(ContractBroken, match="broken"):
+        run(server)
+    with (tmp_path / "checkpoints" / CONVERSATION).open("a") as file:
+        file.write('{"role": "assistant", "con')
+    with chat_server(says(GOOD)) as server:
+        result = run(server, "again")
+    assert (len(server.requests), result.calls) == (1, 2)
+    assert len(conversation(tmp_path / "again")) == 5
+
+
+def test_a_key_that_is_not_needed_may_be_missing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(KEY_VARIABLE)
+    with chat_server(says(GOOD)) as server:
+        assert run(server).outcome is Outcome.OK
