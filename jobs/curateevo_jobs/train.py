@@ -166,7 +166,7 @@ def _train_one(
     if training.sft.enabled:
         model, phase = train_sft(lane, rows.tokens, rows.max_length), "sft"
         adapters = _adapter("sft", model)
-        call_rate = gate.measure_call_rate(_load(model), rows.sft, ANSWER_TOKENS)
+        call_rate = gate.measure_call_rate(_load(model), rows.sft, answer_tokens(params))
         gate.require_calls(call_rate, training.gate)
     sft_steps = training.sft.max_steps if training.sft.enabled else 0
     if not rows.rl:
@@ -207,8 +207,13 @@ def _measure_families(
     from curateevo_jobs.training.grpo import TOOL_ITERATIONS
 
     turns = int(params.training.grpo.args.get("max_tool_calling_iterations") or TOOL_ITERATIONS) + 1
-    rules = Rules(Generation(0.0, ANSWER_TOKENS), turns)
+    rules = Rules(Generation(0.0, answer_tokens(params)), turns)
     return gate.measure_families(_load(model), gate.sample_families(rows), suites, rules)
+
+
+def answer_tokens(params: TrainParams) -> int:
+    """Tokens per answer that the gate lets a model generate: no more than GRPO lets it."""
+    return min(ANSWER_TOKENS, int(params.training.grpo.args.get("max_completion_length") or ANSWER_TOKENS))
 
 
 def _publish_model(output: Path, index: int, one: Released) -> None:

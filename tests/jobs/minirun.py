@@ -33,7 +33,7 @@ spec:
     floors: false
   acceptance: {rule: Paper}
   rounds: {max: 2, focus: [Effectiveness]}
-  policy: {initial: {builtin: success-only}}
+  policy: {initial: {uri: policies/000.py}}
   proposer: {type: replay, replay: policies}
   training:
     sft: {learningRate: 2.0e-3, maxSteps: 6, lora: null, args: {per_device_train_batch_size: 8, max_length: 384}}
@@ -51,7 +51,9 @@ def write_mini(folder: Path) -> Path:
     """The YAML and its two recorded candidates: one that loops for ever, one that filters."""
     policies = folder / "policies"
     policies.mkdir(parents=True)
-    base = source_of("keep-all")
+    few = ('"rl_tasks": 200', '"rl_tasks": 11')
+    base = source_of("keep-all").replace(*few)
+    (policies / "000.py").write_text(source_of("success-only").replace(*few))
     (policies / "001.py").write_text(base.replace("    return corpus.items()", "    while True:\n        pass"))
     keep = "    return api.keep_valid(api.keep_successes(corpus.items()))"
     (policies / "002.py").write_text(base.replace("    return corpus.items()", keep))
