@@ -82,6 +82,7 @@ def wait_for_work(process: subprocess.Popen[bytes], log: Path) -> None:
 
 @pytest.mark.train
 @pytest.mark.slow
+@pytest.mark.timeout(2400)
 def test_killed_at_thirty_random_points_it_comes_to_the_same_end(
     undisturbed: tuple[Path, Path], tmp_path: Path
 ) -> None:
