@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import json
+import re
+from types import NoneType
 from typing import Any, get_args
 
 import yaml
@@ -14,10 +17,21 @@ from curateevo.api.evolution import API_VERSION, CurationEvolution
 from curateevo.api.rules import broken_rules
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML as kubectl reads it: PyYAML takes 1e-4 for text."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"),
+    list("-+.0123456789"),
+)
+
+
 def parse_evolution(text: str, where: str) -> CurationEvolution:
     """Parse one document. `where` names the file in errors. Raises SpecInvalid with one line per problem."""
     try:
-        raw = yaml.safe_load(text)
+        raw = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         raise SpecInvalid(f"{where}: not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(raw, dict):
@@ -28,14 +42,29 @@ def parse_evolution(text: str, where: str) -> CurationEvolution:
             f"found {raw.get('apiVersion')!r} and {raw.get('kind')!r}"
         )
     raw = {key: value for key, value in raw.items() if key != "status"}
+    as_json = json.dumps(_as_received(raw, CurationEvolution), default=str)
     try:
-        evolution = CurationEvolution.model_validate(raw)
+        evolution = CurationEvolution.model_validate_json(as_json, strict=True)
     except ValidationError as error:
         raise SpecInvalid(_report(where, [_line(e) for e in _innermost(error.errors())])) from error
     broken = [f"{rule.path}: {rule.message}" for rule in broken_rules(evolution.spec)]
     if broken:
         raise SpecInvalid(_report(where, broken))
     return evolution
+
+
+def _as_received(value: Any, annotation: Any) -> Any:
+    """`value` as the API server gets it: null is absence where it is no choice, and 4.0 is a whole number."""
+    model = _model_in(annotation)
+    if model is None:
+        return int(value) if isinstance(value, float) and value.is_integer() else value
+    if isinstance(value, list):
+        return [_as_received(item, annotation) for item in value]
+    if not isinstance(value, dict):
+        return value
+    fields = {f.alias or n: f.annotation for n, f in model.model_fields.items()}
+    kept = {k: v for k, v in value.items() if v is not None or k not in fields or NoneType in get_args(fields[k])}
+    return {k: _as_received(v, fields[k]) if k in fields else v for k, v in kept.items()}
 
 
 def _report(where: str, lines: list[str]) -> str:
@@ -66,6 +95,8 @@ def _line(error: ErrorDetails) -> str:
 def _path(loc: tuple[int | str, ...]) -> str:
     out = ""
     for part in loc:
+        if part == "[key]":
+            continue
         out += f"[{part}]" if isinstance(part, int) else f".{part}" if out else str(part)
     return out
 

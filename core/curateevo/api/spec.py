@@ -195,7 +195,7 @@ class ProposerBudget(Model):
 
 class Proposer(Model):
     type: ProposerType = ProposerType.RULES
-    """llm and agent ask a model, rules tries edits from a list, replay reads recorded policies, manual waits for a person."""
+    """llm and agent ask a model, rules tries a list of edits, replay reads recorded policies, manual waits for you."""
     llm: LlmEndpoint | None = None
     """The model that rewrites the policy."""
     replay: Uri | None = None
