@@ -30,6 +30,15 @@ REQUEST, STARTED, EXITED, TERMINATION, LOG = (
     "termination.json",
     "log.txt",
 )
+DEFAULT_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    # Large tensors come and go: keep their memory instead of giving it back (an evaluation takes a tenth less time).
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(4 << 30),
+    "MALLOC_TOP_PAD_": str(128 << 20),
+}
+"""What jobs get unless the user's environment says otherwise."""
 ProgressLine = Callable[[str, dict[str, Any]], None]
 
 
@@ -77,8 +86,8 @@ class LocalJobs:
         ]
         command += ["--termination-log", str(folder / TERMINATION), "--progress", "json"]
         environment = {**os.environ, "CURATEEVO_SCRATCH": str(scratch), "PYTHONUNBUFFERED": "1"}
-        environment.setdefault("OMP_NUM_THREADS", "1")
-        environment.setdefault("TOKENIZERS_PARALLELISM", "false")
+        for variable, value in DEFAULT_ENVIRONMENT.items():
+            environment.setdefault(variable, value)
         with (folder / LOG).open("ab") as log:
             process = subprocess.Popen(
                 command,
