@@ -45,6 +45,14 @@ def mutate(folder: Path, mutant: Mutant) -> Path:
 
 
 @pytest.mark.slow
+def test_an_unchanged_copy_passes_the_suite(tmp_path: Path) -> None:
+    """So that what fails below fails for its bug."""
+    shutil.copytree(ROOT / "core", tmp_path / "core", ignore=shutil.ignore_patterns("__pycache__"))
+    result = run_suite(tmp_path / "core")
+    assert result.returncode == 0, result.stdout[-2000:]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name.replace(" ", "-"))
 def test_every_planted_bug_is_caught(mutant: Mutant, tmp_path: Path) -> None:
     result = run_suite(mutate(tmp_path, mutant))
