@@ -94,7 +94,8 @@ def versions_table(evolution: CurationEvolution, versions: dict[int, PolicyVersi
     """The story of a run: one row per version."""
     status = evolution.status
     champion = f"champion v{status.champion.number}" if status.champion else "no champion yet"
-    title = f"{evolution.metadata.name}: {status.phase}, {champion}, {status.message}"
+    message = status.message.partition("\n")[0]
+    title = f"{evolution.metadata.name}: {status.phase}, {champion}, {message}"
     table = Table(title=Text(title), title_justify="left", title_style="bold")
     for column in ("NUMBER", "PARENT", "FOCUS", "P", "C", "J", "TURNS", "VERDICT", "REASON"):
         table.add_column(

@@ -138,6 +138,7 @@ class World:
     tag: int = 0
     moves: list[int] = field(default_factory=list)
     released: bool = False
+    submissions: dict[int, FileRef] = field(default_factory=dict)
     deleting: bool = False
     deleted_prefixes: list[str] = field(default_factory=list)
     work: Counter[tuple[Stage, int | None, int]] = field(default_factory=Counter)
@@ -291,6 +292,7 @@ class World:
             champion=ChampionSeen(self.champion, str(self.tag)) if self.champion else None,
             initial_policy=FileRef(key="p0", digest="sha256:p0", size_bytes=1),
             initial_policy_digest="sha256:p0",
+            submissions=dict(self.submissions),
             deleting=self.deleting,
         )
 

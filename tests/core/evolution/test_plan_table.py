@@ -14,7 +14,7 @@ from curateevo.api.evolution import (
     VersionPhase,
 )
 from curateevo.api.spec import Budget, ProposerType, Retries
-from curateevo.api.stage import Outcome
+from curateevo.api.stage import FileRef, Outcome
 from curateevo.evolution.decision import AttemptSeen, JobState, StageSeen, StartJob, StopJob
 from curateevo.evolution.plan_stage import StageContext, StageDecision, plan_stage
 from curateevo.evolution.requests import ingest_request
@@ -240,6 +240,10 @@ def test_a_manual_round_waits_for_a_person_and_runs_nothing() -> None:
     world.settle()
     assert world.status.reason is Reason.AWAITING_POLICY and world.status.decided == 0
     assert not any(j.state is JobState.RUNNING for j in world.jobs.values())
+    world.submissions[1] = FileRef(key="submission", digest="sha256:s", size_bytes=1)
+    world.settle()
+    assert world.decisions[1].verdict is Verdict.COMMITTED and world.status.reason is Reason.AWAITING_POLICY
+    assert world.jobs["evo-v1-propose-a1"].request.inputs["submission.py"].key == "submission"
 
 
 def test_a_proposer_at_its_end_skips_its_focus_once_and_then_ends_the_run() -> None:
