@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import shutil
@@ -19,8 +18,8 @@ from typing import Any
 
 from curateevo.api.stage import StageRequest
 from curateevo.evolution.decision import JobState
+from curateevo.policy.confine import die_with_parent
 
-PR_SET_PDEATHSIG = 1
 STOP_SECONDS = 10.0
 LOG_TAIL_BYTES = 4000
 REQUEST, STARTED, EXITED, TERMINATION, LOG = (
@@ -96,7 +95,7 @@ class LocalJobs:
                 stderr=log,
                 env=environment,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
         (folder / STARTED).write_text(
             json.dumps({"pid": process.pid, "start": _start_ticks(process.pid), "time": time.time()})
@@ -179,10 +178,6 @@ class LocalJobs:
             if lines:
                 return f"exit code {code}: {lines[-1][:500]} (log: {folder / LOG})"
         return f"exit code {code}"
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _start_ticks(pid: int) -> str | None:

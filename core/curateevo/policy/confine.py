@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import resource
+import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,11 @@ class Limits:
     cpu_seconds: int = 600
     file_bytes: int = 64 << 20
     open_files: int = 64
+
+
+def die_with_parent() -> None:
+    """In a new child: ask the kernel for SIGKILL when the parent is gone."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def confine_self(limits: Limits, scratch: Path) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import selectors
@@ -19,7 +18,7 @@ from typing import Any
 
 from curateevo.api.errors import PolicyRejected, Transient
 from curateevo.policy import recipe
-from curateevo.policy.confine import PR_SET_PDEATHSIG, Limits
+from curateevo.policy.confine import Limits, die_with_parent
 from curateevo.policy.recipe import Recipe
 from curateevo.trajectories.corpus import read_features
 
@@ -113,7 +112,7 @@ def _run_child(
             stderr=subprocess.STDOUT,
             pass_fds=(write_end,),
             start_new_session=True,
-            preexec_fn=_die_with_parent,
+            preexec_fn=die_with_parent,
         )
     except OSError as error:
         os.close(read_end)
@@ -126,10 +125,6 @@ def _run_child(
         _kill_group(child)
         os.close(read_end)
     return _outcome(child, raw, printed)
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _watch(child: subprocess.Popen[bytes], answer: int, timeout_seconds: float) -> tuple[bytes, str]:

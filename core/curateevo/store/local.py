@@ -12,19 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from curateevo.api.errors import ArtifactCorrupt, Conflict, ContractBroken, Denied, StoreUnavailable
+from curateevo.api.errors import Conflict, ContractBroken, Denied, StoreUnavailable
 from curateevo.api.stage import FileRef
 from curateevo.store.protocol import Tagged
+from curateevo.store.verify import missing, put_in_place, sha256_of, verified
 
 CHUNK_BYTES = 1 << 20
 PARTIAL = ".partial-"
 LOCK = ".lock"
-
-
-def sha256_of(path: Path) -> str:
-    """Hex digest of a file's bytes."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 class LocalStore:
@@ -51,25 +46,17 @@ class LocalStore:
             return path.read_bytes() if path.is_file() else None
 
     def read(self, ref: FileRef) -> bytes:
-        data = self.get(ref.key)
-        if data is None:
-            raise ArtifactCorrupt(f"{ref.key}: missing from the store")
-        if len(data) != ref.size_bytes or f"sha256:{hashlib.sha256(data).hexdigest()}" != ref.digest:
-            raise ArtifactCorrupt(f"{ref.key}: size or digest is not what its manifest says")
-        return data
+        return verified(self.get(ref.key), ref)
 
     def fetch(self, ref: FileRef, target: Path) -> None:
         with _translated(ref.key):
             source = self._path(ref.key)
             if not source.is_file():
-                raise ArtifactCorrupt(f"{ref.key}: missing from the store")
+                raise missing(ref)
             target.parent.mkdir(parents=True, exist_ok=True)
             partial = target.with_name(PARTIAL + target.name)
             shutil.copyfile(source, partial)
-            if partial.stat().st_size != ref.size_bytes or f"sha256:{sha256_of(partial)}" != ref.digest:
-                partial.unlink()
-                raise ArtifactCorrupt(f"{ref.key}: size or digest is not what its manifest says")
-            partial.rename(target)
+            put_in_place(partial, target, ref)
 
     def put_once(self, key: str, data: bytes) -> bool:
         path = self._path(key)

@@ -15,10 +15,11 @@ from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
-from curateevo.api.errors import ArtifactCorrupt, Conflict, Denied, StoreUnavailable
+from curateevo.api.errors import Conflict, Denied, StoreUnavailable
 from curateevo.api.stage import FileRef
-from curateevo.store.local import PARTIAL, sha256_of
+from curateevo.store.local import PARTIAL
 from curateevo.store.protocol import Tagged
+from curateevo.store.verify import missing, put_in_place, sha256_of, verified
 
 MULTIPART_BYTES = 64 << 20
 SINGLE_PUT_BYTES = 1 << 30
@@ -57,12 +58,7 @@ class S3Store:
         return tagged.data if tagged else None
 
     def read(self, ref: FileRef) -> bytes:
-        data = self.get(ref.key)
-        if data is None:
-            raise ArtifactCorrupt(f"{ref.key}: missing from the store")
-        if len(data) != ref.size_bytes or f"sha256:{hashlib.sha256(data).hexdigest()}" != ref.digest:
-            raise ArtifactCorrupt(f"{ref.key}: size or digest is not what its manifest says")
-        return data
+        return verified(self.get(ref.key), ref)
 
     def fetch(self, ref: FileRef, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -72,12 +68,9 @@ class S3Store:
                 self.client.download_file(self.bucket, self.prefix + ref.key, str(partial))
             except ClientError as error:
                 if _code(error) in MISSING:
-                    raise ArtifactCorrupt(f"{ref.key}: missing from the store") from error
+                    raise missing(ref) from error
                 raise
-        if partial.stat().st_size != ref.size_bytes or f"sha256:{sha256_of(partial)}" != ref.digest:
-            partial.unlink()
-            raise ArtifactCorrupt(f"{ref.key}: size or digest is not what its manifest says")
-        partial.rename(target)
+        put_in_place(partial, target, ref)
 
     def put_once(self, key: str, data: bytes) -> bool:
         return self._create(key, data, len(data), hashlib.sha256(data).hexdigest())

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 from curateevo.api.base import digest_of
 from curateevo.api.errors import ContractBroken, Denied, SpecInvalid, Transient
 from curateevo.api.spec import BaseModelRef
-from curateevo.store.local import sha256_of
+from curateevo.store.verify import sha256_of
 
 TOKEN_VARIABLE = "HF_TOKEN"
 """The hub's token, from the Secret that `model.tokenSecretRef` names."""
