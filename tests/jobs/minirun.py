@@ -36,7 +36,7 @@ spec:
   policy: {initial: {uri: policies/000.py}}
   proposer: {type: replay, replay: policies}
   training:
-    sft: {learningRate: 2.0e-3, maxSteps: 6, lora: null, args: {per_device_train_batch_size: 8, max_length: 384}}
+    sft: {learningRate: 2.0e-3, maxSteps: 6, lora: {enabled: false}, args: {per_device_train_batch_size: 8, max_length: 384}}
     grpo: {learningRate: 1.0e-4, maxSteps: 4, beta: 0.0, args: {per_device_train_batch_size: 8, num_generations: 4, max_completion_length: 32}}
     gate: {minCallRate: 0.0, maxDeadGroupFraction: 1.0}
     saveSteps: 2

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from curateevo.api.evolution import Stage
-from curateevo.api.spec import BaseModelRef, Grpo, ReleaseGate, Sft, Training
+from curateevo.api.spec import BaseModelRef, Grpo, Lora, ReleaseGate, Sft, Training
 from curateevo.api.stage import EvaluateParams, StageRequest, StoreRef, TrainParams
 from curateevo_jobs.benchmarks import registry
 from curateevo_jobs.benchmarks.base import Score, Suite, Task
@@ -153,7 +153,7 @@ def train_params(base: Path, **changes: Any) -> TrainParams:
     sft = Sft(
         max_steps=changes.pop("sft_steps", 8),
         learning_rate=1e-3,
-        lora=changes.pop("lora", None),
+        lora=changes.pop("lora", Lora(enabled=False)),
         args={"per_device_train_batch_size": 4, **changes.pop("sft_args", {})},
         enabled=changes.pop("sft_enabled", True),
     )

@@ -4,12 +4,41 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
+from datetime import UTC, datetime
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    SerializerFunctionWrapHandler,
+    WithJsonSchema,
+    model_serializer,
+)
 from pydantic.alias_generators import to_camel
 
 JsonObject = dict[str, Any]
+END_OF_TIME = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
+
+
+def _read_time(value: Any) -> Any:
+    return datetime.fromisoformat(value).timestamp() if isinstance(value, str) else value
+
+
+def _write_time(value: float) -> str:
+    return datetime.fromtimestamp(value, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+Time = Annotated[
+    float,
+    Field(ge=0.0, le=END_OF_TIME),
+    BeforeValidator(_read_time),
+    PlainSerializer(_write_time, when_used="json"),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
+"""Seconds since the epoch in code; on the wire RFC 3339 with microseconds, as Kubernetes wants it."""
 
 
 class Model(BaseModel):
@@ -24,16 +53,14 @@ class Model(BaseModel):
     )
 
     def to_wire(self) -> JsonObject:
-        """The JSON form: camelCase, and None only where it says something, as in `lora: null`."""
+        """The JSON form: camelCase, None left out."""
         return self.model_dump(mode="json", by_alias=True)
 
     @model_serializer(mode="wrap")
-    def _without_plain_none(self, handler: SerializerFunctionWrapHandler) -> JsonObject:
-        """Leave out None where it is the default anyway; elsewhere it is a choice and must survive."""
+    def _without_none(self, handler: SerializerFunctionWrapHandler) -> JsonObject:
+        """Leave out fields that are None: `kubectl apply` drops nulls, so that none may mean anything."""
         found: JsonObject = handler(self)
-        quiet = {n for n, f in type(self).model_fields.items() if f.default is None}
-        quiet |= {f.alias or "" for n, f in type(self).model_fields.items() if f.default is None}
-        return {key: value for key, value in found.items() if value is not None or key not in quiet}
+        return {key: value for key, value in found.items() if value is not None}
 
 
 def canonical_json(value: Any) -> str:

@@ -3,8 +3,8 @@
 What the API server reads differs from pydantic's JSON schema, and in places that matter:
 
 - References are written out, and a schema is plain: no `$ref`, `title`, `const`, `anyOf`, `propertyNames`.
-- `nullable` only where null is a choice (`lora: null`). Elsewhere null means absent: the server drops it then, and
-  `has()` in a rule does not find it.
+- Nothing is `nullable`: null means absent. `kubectl apply` drops it before it sends, the server where there is a
+  default.
 - Defaults of single fields, and `{}` for a section whose fields all have one: the server fills in the rest, so that
   `kubectl get -o yaml` shows the spec in force, rules need no `has()` for sections, and a running evolution keeps its
   numbers when a later release has other defaults. A version's pinned spec and every status have no defaults: the
@@ -158,8 +158,6 @@ def _structural(node: JsonObject, defs: JsonObject, *, defaults: bool) -> JsonOb
     if "const" in node:
         out["enum"] = [node["const"]]
     out |= _numbers(node)
-    if node.get("nullable"):
-        out["nullable"] = True
     if defaults and node.get("default") is not None:
         out["default"] = _minimal(node["default"], node, defs)
     if "items" in node:
@@ -179,8 +177,7 @@ def _flat(node: JsonObject, defs: JsonObject) -> JsonObject:
         return _flat({**target, **{k: v for k, v in node.items() if k != "$ref"}}, defs)
     if "anyOf" in node:
         (choice,) = (c for c in node["anyOf"] if c != {"type": "null"})
-        beside = {k: v for k, v in node.items() if k != "anyOf"}
-        return _flat({**choice, **beside, "nullable": node.get("default") is not None}, defs)
+        return _flat({**choice, **{k: v for k, v in node.items() if k != "anyOf"}}, defs)
     return node
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from curateevo.api.base import Model
+from curateevo.api.base import Model, Time
 from curateevo.api.spec import EvolutionSpec, Focus
 
 Digest = Annotated[str, StringConstraints(max_length=128)]
@@ -114,8 +114,8 @@ class Condition(Model):
     """Why, for people."""
     observed_generation: int = 0
     """Generation of the object that this speaks of."""
-    last_transition_time: float = 0.0
-    """Seconds since the epoch; rendered as RFC 3339 on the cluster."""
+    last_transition_time: Time = 0.0
+    """When `status` changed last."""
 
 
 class StageStatus(Model):
@@ -125,10 +125,10 @@ class StageStatus(Model):
     """Where the stage stands."""
     attempt: int = 0
     """Number of the current attempt, or of the last one."""
-    started_at: float | None = None
-    """When the attempt began, in seconds since the epoch."""
-    retry_at: float | None = None
-    """When the next attempt begins, in seconds since the epoch."""
+    started_at: Time | None = None
+    """When the attempt began."""
+    retry_at: Time | None = None
+    """When the next attempt begins."""
     infrastructure_failures: int = 0
     """Attempts lost to the infrastructure."""
     application_failures: int = 0
@@ -246,10 +246,10 @@ class EvolutionStatus(Model):
     """What the run has spent."""
     stages: Annotated[dict[str, StageStatus], Field(max_length=16)] = Field(default_factory=dict)
     """ingest, floors, propose (of the current round) and seal."""
-    started_at: float | None = None
-    """When the run began, in seconds since the epoch."""
-    completed_at: float | None = None
-    """When the run ended, in seconds since the epoch."""
+    started_at: Time | None = None
+    """When the run began."""
+    completed_at: Time | None = None
+    """When the run ended."""
 
 
 class VersionSpec(Model):

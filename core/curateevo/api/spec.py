@@ -205,6 +205,8 @@ class Proposer(Model):
 
 
 class Lora(Model):
+    enabled: bool = True
+    """Train an adapter; false: full fine-tuning."""
     r: Annotated[int, Field(ge=1, le=1024)] = 16
     """Rank."""
     alpha: Annotated[int, Field(ge=1, le=4096)] = 32
@@ -220,8 +222,8 @@ class Sft(Model):
     """Peak learning rate."""
     max_steps: Steps = 140
     """Optimizer steps."""
-    lora: Lora | None = Lora()
-    """The adapter that is trained; null: full fine-tuning."""
+    lora: Lora = Lora()
+    """The adapter that is trained."""
     args: Args = Field(default_factory=dict)
     """Any field of TRL's SFTConfig."""
 

@@ -252,7 +252,7 @@ def _evaluation(spec: EvolutionSpec) -> str:
 
 def _training(spec: EvolutionSpec) -> str:
     t = spec.training
-    lora = f"LoRA r {t.sft.lora.r}" if t.sft.lora else "full fine-tuning"
+    lora = f"LoRA r {t.sft.lora.r}" if t.sft.lora.enabled else "full fine-tuning"
     sft = f"SFT, {lora}, at most {wording.plural(t.sft.max_steps, 'step')}" if t.sft.enabled else "no SFT"
     grpo = f"GRPO, at most {wording.plural(t.grpo.max_steps, 'step')}" if t.grpo.enabled else "no GRPO"
     return f"{sft}; {grpo}; always from the base model"

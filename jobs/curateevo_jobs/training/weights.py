@@ -54,16 +54,16 @@ def load_tokenizer(folder: Path, chat_template: str | None) -> Any:
     return tokenizer
 
 
-def load_model(folder: Path, lora: Lora | None) -> Any:
+def load_model(folder: Path, lora: Lora) -> Any:
     """The model in `folder`, for training: float32, but in its own type under LoRA on a GPU."""
     free_memory()
-    dtype: Any = "auto" if lora and torch.cuda.is_available() else torch.float32
+    dtype: Any = "auto" if lora.enabled and torch.cuda.is_available() else torch.float32
     return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
 
 
-def lora_config(lora: Lora | None) -> LoraConfig | None:
+def lora_config(lora: Lora) -> LoraConfig | None:
     """PEFT's configuration: all linear layers."""
-    if lora is None:
+    if not lora.enabled:
         return None
     return LoraConfig(
         r=lora.r,

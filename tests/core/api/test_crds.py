@@ -43,7 +43,7 @@ FREE_FORM = {
 }
 SCHEMA_KEYWORDS = {
     "type", "format", "description", "enum", "pattern", "minLength", "maxLength", "minItems", "maxItems", "maxProperties",
-    "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "nullable", "default", "items", "properties", "required",
+    "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "default", "items", "properties", "required",
     "additionalProperties", PRESERVE, "x-kubernetes-validations", "x-kubernetes-list-type", "x-kubernetes-list-map-keys",
 }  # fmt: skip
 
@@ -125,8 +125,7 @@ def _unknown(value: Any, schema: JsonObject, path: str) -> Iterator[str]:
 def _drop_nulls(value: Any, schema: JsonObject) -> None:
     if isinstance(value, dict):
         for key in [k for k, v in value.items() if v is None and k in schema.get("properties", {})]:
-            if not schema["properties"][key].get("nullable"):
-                del value[key]
+            del value[key]
     for _, item, below in _below(value, schema):
         _drop_nulls(item, below)
 
@@ -152,12 +151,10 @@ def _schema_problems(value: JsonObject, validator: jsonschema.Draft202012Validat
 
 def _plain(node: JsonObject) -> JsonObject:
     """The structural schema as JSON schema of 2020-12."""
-    out = {k: v for k, v in node.items() if k not in ("format", "default", "nullable") and not k.startswith("x-")}
+    out = {k: v for k, v in node.items() if k not in ("format", "default") and not k.startswith("x-")}
     for bound, flag in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if out.pop(flag, False):
             out[flag] = out.pop(bound)
-    if node.get("nullable"):
-        out["type"] = [node["type"], "null"]
     for key in ("items", "additionalProperties"):
         if key in node:
             out[key] = _plain(node[key])
@@ -226,14 +223,14 @@ def test_schemas_are_structural_bounded_and_explained(kind: str) -> None:
             continue
         assert node.get("description") or path.endswith(("[]", "{}")), f"{path} has no description"
         if node["type"] == "string":
-            assert "maxLength" in node or "enum" in node, f"{path} has no bound"
+            assert "maxLength" in node or "enum" in node or node.get("format") == "date-time", f"{path} has no bound"
         if node["type"] == "array":
             assert "maxItems" in node and "items" in node, f"{path} has no bound"
         if node["type"] == "object" and "properties" not in node:
             assert "maxProperties" in node, f"{path} has no bound"
         if node["type"] in ("number", "integer"):
             assert node["format"] in ("double", "int32", "int64"), path
-        assert bool(node.get("nullable")) == path.endswith("training.sft.lora"), path
+        assert "nullable" not in node, f"{path}: kubectl apply drops nulls, so none may mean anything"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -376,7 +373,7 @@ def test_a_fixed_field_may_be_written_out_with_its_default() -> None:
         ("budget", {"gpuHours": 1000}),
         ("proposer", {"type": "rules"}),
         ("training__sft__args", {"per_device_train_batch_size": 1}),
-        ("training__sft__lora", None),
+        ("training__sft__lora", {"enabled": False}),
         ("serving__args", []),
         ("deadlines", {}),
         ("templates", {}),
@@ -409,8 +406,6 @@ def test_a_version_is_accepted_and_stored_as_it_was_written() -> None:
     raw = version()
     assert refusals("PolicyVersion", raw) == []
     assert admitted("PolicyVersion", raw) == raw
-    without_lora = version(evolutionSpec=evolution(training__sft__lora=None)["spec"])
-    assert admitted("PolicyVersion", without_lora)["spec"]["evolutionSpec"]["training"]["sft"]["lora"] is None
 
 
 def test_the_spec_of_a_version_cannot_change() -> None:

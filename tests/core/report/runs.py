@@ -670,6 +670,6 @@ def odd(root: Path) -> RunFolder:
     champion = Champion(number=9, policy_digest="sha256:0", p=0.1, c=0.5, j=-0.05)
     return maker.evolution(
         EvolutionStatus(
-            phase=EvolutionPhase.SUSPENDED, champion=champion, stages=STAGES_DONE, started_at=1e300, decided=3
+            phase=EvolutionPhase.SUSPENDED, champion=champion, stages=STAGES_DONE, started_at=2.5e11, decided=3
         )
     )
