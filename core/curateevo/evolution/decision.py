@@ -12,6 +12,7 @@ from curateevo.api.evolution import (
     Measurement,
     Reason,
     Stage,
+    StageStatus,
     VersionPhase,
     VersionSpec,
     VersionStatus,
@@ -29,6 +30,8 @@ class JobState(StrEnum):
     RUNNING = "Running"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
+    STOPPING = "Stopping"
+    """It was told to end and still lingers: nothing new under its name before it is gone."""
     LOST = "Lost"
     """It died with the machine or process that ran the loop: the same attempt goes on."""
 
@@ -82,6 +85,8 @@ class VersionSeen:
     evaluate: Manifest | None = None
     policy: FileRef | None = None
     method: str = ""
+    current: StageStatus | None = None
+    """The stage that is at work, or waits for its next attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +167,16 @@ class DeleteArtifacts:
 
 
 @dataclass(frozen=True, slots=True)
+class DeleteEvolution:
+    """Its time after the end is over (ttlSecondsAfterFinished): the object is to be deleted, and all goes with it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
     """Nothing is left to clean up: the object may go."""
 
 
-Action = StartJob | StopJob | CreateVersion | WriteDecision | MoveChampion | DeleteArtifacts | Release
+Action = StartJob | StopJob | CreateVersion | WriteDecision | MoveChampion | DeleteArtifacts | DeleteEvolution | Release
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ from curateevo.evolution.decision import (
     CreateVersion,
     Decision,
     DeleteArtifacts,
+    DeleteEvolution,
     EvolutionSeen,
     JobState,
     MoveChampion,
@@ -47,7 +48,7 @@ from curateevo.evolution.decision import (
     WriteDecision,
 )
 from curateevo.evolution.names import attempt_prefix, evolution_prefix, job_name, version_name
-from curateevo.evolution.plan_stage import StageDecision, plan_stage
+from curateevo.evolution.plan_stage import StageDecision, plan_stage, rested
 from curateevo.evolution.plan_version import stage_context
 from curateevo.evolution.requests import (
     Identity,
@@ -74,7 +75,8 @@ def plan_evolution(
 ) -> Plan:
     """Pure and total: equal arguments give equal decisions, and no argument raises."""
     decision = _plan(who, spec, status, seen, now)
-    return replace(decision, status=with_conditions(decision.status, status, generation, now))
+    version = seen.versions.get(decision.status.round)
+    return replace(decision, status=with_conditions(decision.status, status, generation, now, version))
 
 
 def _plan(who: Identity, spec: EvolutionSpec, status: EvolutionStatus, seen: EvolutionSeen, now: float) -> Plan:
@@ -82,9 +84,10 @@ def _plan(who: Identity, spec: EvolutionSpec, status: EvolutionStatus, seen: Evo
     if seen.deleting:
         return _plan_deletion(who, spec, status, seen, stops)
     if status.phase in TERMINAL:
-        return Decision(status, stops)
+        return _rest(spec, status, stops, now)
     if spec.suspend:
-        return Decision(_at(status, EvolutionPhase.SUSPENDED, Reason.SUSPENDED, "spec.suspend is true"), stops)
+        suspended = _at(status, EvolutionPhase.SUSPENDED, Reason.SUSPENDED, "spec.suspend is true")
+        return Decision(suspended.model_copy(update={"stages": rested(status.stages)}), stops)
     if spec.stop == "Now":
         return _end(status, now, Reason.STOPPED, "spec.stop is Now", stops)
     if status.started_at is None:
@@ -102,6 +105,14 @@ def _plan(who: Identity, spec: EvolutionSpec, status: EvolutionStatus, seen: Evo
         if step.manifest is None:
             return _wait_or_fail(status, step, now)
     return _plan_round(who, spec, status, seen, ingest, now)
+
+
+def _rest(spec: EvolutionSpec, status: EvolutionStatus, stops: tuple[Action, ...], now: float) -> Plan:
+    """The end: what still runs is stopped, and the object goes when its time is over."""
+    if stops or spec.ttl_seconds_after_finished is None or status.completed_at is None:
+        return Decision(status, stops)
+    left = status.completed_at + spec.ttl_seconds_after_finished - now
+    return Decision(status, (DeleteEvolution(),)) if left <= 0 else Decision(status, wake_in=left)
 
 
 def _plan_round(

@@ -15,6 +15,7 @@ from curateevo.evolution.decision import Action, AttemptSeen, JobState, Notice, 
 MAX_BACKOFF_SECONDS = 600.0
 DENIED_BACKOFF_SECONDS = 300.0
 POLL_SECONDS = 60.0
+STOPPING_POLL_SECONDS = 2.0
 INFRASTRUCTURE_EXITS = frozenset({ExitCode.TRANSIENT, 128 + 9, 128 + 15, -9, -15})
 
 
@@ -103,6 +104,8 @@ def _follow(status: StageStatus, attempt: AttemptSeen, context: StageContext, no
             return _retry(status, Reason.INFRASTRUCTURE, "the job was deleted", context, now)
         case JobState.ABSENT:
             return StageDecision(status, (context.start(status.attempt),), wake_in=POLL_SECONDS)
+        case JobState.STOPPING:
+            return StageDecision(status, wake_in=STOPPING_POLL_SECONDS)
         case JobState.LOST:
             resumed = status.model_copy(update={"started_at": now})
             return StageDecision(resumed, (context.start(status.attempt),), wake_in=POLL_SECONDS)
@@ -178,6 +181,11 @@ def _retry(status: StageStatus, reason: Reason, message: str, context: StageCont
         warning=True,
     )
     return StageDecision(status.model_copy(update=update), notices=(notice,), wake_in=wait)
+
+
+def rested(stages: dict[str, StageStatus]) -> dict[str, StageStatus]:
+    """The stages of an object that is suspended: that their jobs are gone is no failure, and costs no attempt."""
+    return {k: s.model_copy(update={"observed": False}) if s.observed else s for k, s in stages.items()}
 
 
 def _stop_all(seen: StageSeen, context: StageContext) -> tuple[Action, ...]:

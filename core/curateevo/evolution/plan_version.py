@@ -29,11 +29,12 @@ from curateevo.evolution.decision import (
 )
 from curateevo.evolution.names import job_name
 from curateevo.evolution.objective import cost, objective
-from curateevo.evolution.plan_stage import StageContext, StageDecision, plan_stage
+from curateevo.evolution.plan_stage import StageContext, StageDecision, plan_stage, rested
 from curateevo.evolution.requests import Identity, curate_request, evaluate_request, train_request
 
 TERMINAL = frozenset({VersionPhase.MEASURED, VersionPhase.REJECTED, VersionPhase.FAILED})
 STAGES = (Stage.CURATE, Stage.TRAIN, Stage.EVALUATE)
+OPERATIONAL = ("templates", "deadlines", "retries", "queue")
 PHASES = {
     Stage.CURATE: VersionPhase.CURATING,
     Stage.TRAIN: VersionPhase.TRAINING,
@@ -51,7 +52,8 @@ def plan_version(
     if status.phase in TERMINAL:
         return _take_verdict(status, seen, stop_jobs(who, spec.number, seen))
     if seen.suspended:
-        return Decision(status, stop_jobs(who, spec.number, seen))
+        resting = status.model_copy(update={"stages": rested(status.stages)})
+        return Decision(resting, stop_jobs(who, spec.number, seen))
     if seen.ingest is None or seen.policy is None:
         return Decision(status)
     manifests: dict[Stage, Manifest] = {}
@@ -75,6 +77,14 @@ def plan_version(
             return _reject(status, step)
         manifests[stage] = step.manifest
     return _measure(spec, status, seen.ingest, manifests)
+
+
+def in_force(version: VersionSpec, spec: EvolutionSpec) -> VersionSpec:
+    """What a version runs under: what decides its result is pinned, how it is run follows the spec of today, so that a
+    wrong template or a deadline that is too short can be mended while its round runs."""
+    operational = {name: getattr(spec, name) for name in OPERATIONAL}
+    pinned = version.evolution_spec.model_copy(update=operational)
+    return version.model_copy(update={"evolution_spec": pinned})
 
 
 def stage_context(
@@ -182,9 +192,9 @@ def measure(spec: EvolutionSpec, ingest: Manifest, manifests: dict[Stage, Manife
     c = cost(curate.sft_turns + curate.rl_turns, spec.objective.reference_turns or ingest.summary.turns)
     usage = [m.usage for m in manifests.values()]
     return Measurement(
-        p=p,
-        c=c,
-        j=objective(p, c, spec.objective.lambda_),
+        p=round(p, 6),
+        c=round(c, 9),
+        j=round(objective(p, c, spec.objective.lambda_), 6),
         sft_turns=curate.sft_turns,
         rl_turns=curate.rl_turns,
         memory_items=curate.memory_items,

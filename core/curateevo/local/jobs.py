@@ -18,6 +18,7 @@ from typing import Any
 
 from curateevo.api.stage import StageRequest
 from curateevo.evolution.decision import JobState
+from curateevo.loop.observe import JobSeen
 from curateevo.policy.confine import die_with_parent
 
 STOP_SECONDS = 10.0
@@ -39,14 +40,6 @@ DEFAULT_ENVIRONMENT = {
 }
 """What jobs get unless the user's environment says otherwise."""
 ProgressLine = Callable[[str, dict[str, Any]], None]
-
-
-@dataclass(frozen=True, slots=True)
-class JobSeen:
-    state: JobState
-    exit_code: int | None = None
-    message: str = ""
-    since: float | None = None
 
 
 @dataclass(slots=True)

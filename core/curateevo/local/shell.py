@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import assert_never
 from urllib.parse import urlparse
 
-from curateevo.api.base import canonical_json
 from curateevo.api.errors import Conflict, ContractBroken, Denied, SpecInvalid
 from curateevo.api.evolution import (
     CurationEvolution,
     EvolutionPhase,
     PolicyVersion,
     Reason,
-    Stage,
     StageState,
     StageStatus,
 )
@@ -25,6 +23,7 @@ from curateevo.evolution.decision import (
     Action,
     CreateVersion,
     DeleteArtifacts,
+    DeleteEvolution,
     EvolutionSeen,
     MoveChampion,
     Notice,
@@ -33,16 +32,15 @@ from curateevo.evolution.decision import (
     StopJob,
     WriteDecision,
 )
-from curateevo.evolution.names import champion_key, decision_key, initial_policy_key
 from curateevo.evolution.plan_evolution import TERMINAL, plan_evolution
-from curateevo.evolution.plan_version import plan_version
+from curateevo.evolution.plan_version import in_force, plan_version
 from curateevo.evolution.requests import Identity
 from curateevo.local.display import Display
 from curateevo.local.jobs import LocalJobs
 from curateevo.local.objects import JOBS, RunFolder, object_meta
-from curateevo.local.observe import Observer
+from curateevo.loop.effects import apply_to_store, store_initial_policy
+from curateevo.loop.observe import Observer
 from curateevo.policy.builtin import source_of
-from curateevo.policy.source import check_static
 from curateevo.store.connect import connect
 from curateevo.store.protocol import Store
 
@@ -62,7 +60,7 @@ def run_evolution(folder: RunFolder, evolution: CurationEvolution, display: Disp
     jobs.clear_orphans()
     shell = Shell(folder, evolution, store, jobs, display)
     try:
-        shell.store_initial_policy()
+        store_initial_policy(store, shell.who.uid, initial_policy(evolution.spec))
         return shell.run()
     finally:
         jobs.stop_all()
@@ -95,16 +93,7 @@ class Shell:
         uid = self.evolution.metadata.uid
         assert uid is not None
         self.who = Identity(self.evolution.metadata.name, uid)
-        self.observer = Observer(self.store, self.jobs, self.who.name, uid)
-
-    def store_initial_policy(self) -> None:
-        """Put version 0's policy into the store, once. Raises PolicyRejected when it breaks a static rule."""
-        key = initial_policy_key(self.who.uid)
-        if self.store.get(key) is not None:
-            return
-        source = initial_policy(self.evolution.spec)
-        check_static(source)
-        self.store.put(key, source.encode())
+        self.observer = Observer(self.store, self.who.name, uid)
 
     def run(self) -> CurationEvolution:
         self._retry_now()
@@ -118,7 +107,7 @@ class Shell:
     def tick(self) -> float | None:
         """One pass over the evolution and its versions; seconds until the next, or None when there is nothing left."""
         versions = self.folder.versions()
-        seen = self.observer.evolution(self.evolution, versions)
+        seen = self.observer.evolution(self.evolution, versions, self.jobs)
         decision = plan_evolution(
             self.who,
             self.evolution.spec,
@@ -146,9 +135,9 @@ class Shell:
         return min(pending, default=60.0)
 
     def _tick_version(self, version: PolicyVersion, seen: EvolutionSeen) -> tuple[bool, float | None]:
-        done = seen.stages[Stage.INGEST].done
-        stages = self.observer.version_stages(version, done.manifest if done else None)
-        decision = plan_version(self.who, version.spec, version.status, stages, time.time())
+        stages = self.observer.version_stages(self.evolution, version, seen, self.jobs)
+        spec = in_force(version.spec, self.evolution.spec)
+        decision = plan_version(self.who, spec, version.status, stages, time.time())
         changed = decision.status != version.status or bool(decision.actions)
         for action in decision.actions:
             self._apply(action)
@@ -170,19 +159,13 @@ class Shell:
                 }
                 if action.spec.number not in self.folder.versions():
                     self.folder.save_version(PolicyVersion(metadata=object_meta(action.name, labels), spec=action.spec))
-            case WriteDecision():
-                data = canonical_json(action.record.to_wire()).encode()
-                self.store.put_once(decision_key(self.who.uid, action.record.number), data)
-            case MoveChampion():
-                data = canonical_json(action.pointer.to_wire()).encode()
+            case WriteDecision() | MoveChampion() | DeleteArtifacts():
                 try:
-                    self.store.swap(champion_key(self.who.uid), data, action.tag)
+                    apply_to_store(self.store, self.who.uid, action)
                 except Conflict:
                     self.display.line("the champion was moved by another writer; looking again")
-            case DeleteArtifacts():
-                self.store.delete(action.prefix)
-            case Release():
-                pass
+            case Release() | DeleteEvolution():
+                pass  # a run's folder is the user's to remove
             case _:
                 assert_never(action)
 

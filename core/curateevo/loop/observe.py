@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Protocol
 
 from curateevo.api.errors import ContractBroken
-from curateevo.api.evolution import CurationEvolution, PolicyVersion, Stage, StageStatus
+from curateevo.api.evolution import CurationEvolution, PolicyVersion, Stage, StageState, StageStatus
+from curateevo.api.spec import EvolutionSpec
 from curateevo.api.stage import ChampionPointer, DecisionRecord, FileRef, Manifest, ProposeSummary, ScoreTable
 from curateevo.evolution.decision import (
     AttemptSeen,
@@ -24,8 +27,8 @@ from curateevo.evolution.names import (
     job_name,
     submission_key,
 )
+from curateevo.evolution.plan_evolution import HISTORY_LIMIT, TERMINAL
 from curateevo.evolution.plan_version import STAGES
-from curateevo.local.jobs import LocalJobs
 from curateevo.policy.source import policy_digest
 from curateevo.store.artifacts import read_manifest
 from curateevo.store.protocol import Store
@@ -34,12 +37,31 @@ EVOLUTION_STAGES = (Stage.INGEST, Stage.FLOORS, Stage.SEAL)
 SEL_SCORES = "sel/scores.json"
 
 
+@dataclass(frozen=True, slots=True)
+class JobSeen:
+    """One attempt's job, however the shell runs it."""
+
+    state: JobState
+    exit_code: int | None = None
+    message: str = ""
+    since: float | None = None
+    """When it entered its state, seconds since the epoch."""
+
+
+class Jobs(Protocol):
+    """The jobs of one evolution, by name; a name without a job is ABSENT."""
+
+    def seen(self, name: str) -> JobSeen: ...
+
+
 @dataclass(slots=True)
 class Observer:
-    """Reads the store and the jobs of one evolution. Manifests and decisions are immutable: each is read once."""
+    """Reads the store and the jobs of one evolution. Manifests and decisions are immutable: each is read once.
+
+    Versions long decided are not looked at, but for the champion: what a pass costs does not grow with the rounds.
+    """
 
     store: Store
-    jobs: LocalJobs
     name: str
     uid: str
     _manifests: dict[str, Manifest] = field(default_factory=dict)
@@ -47,41 +69,60 @@ class Observer:
     _scores: dict[str, ScoreTable] = field(default_factory=dict)
     _initial: tuple[FileRef, str] | None = None
 
-    def evolution(self, evolution: CurationEvolution, versions: dict[int, PolicyVersion]) -> EvolutionSeen:
+    def evolution(
+        self,
+        evolution: CurationEvolution,
+        versions: dict[int, PolicyVersion],
+        jobs: Jobs,
+        *,
+        deleting: bool = False,
+    ) -> EvolutionSeen:
+        """What is there of an evolution. Raises StoreUnavailable or Denied."""
         status = evolution.status
         upcoming = max([*versions, status.decided, status.round]) + 1 if versions else 1
-        for number in range(upcoming + 1):
+        recent = range(max(0, status.decided - HISTORY_LIMIT), upcoming + 1)
+        wanted = {*recent, status.first_champion, status.champion.number if status.champion else None}
+        for number in recent:
             self._read_decision(number)
         initial = self._initial_policy()
         return EvolutionSeen(
-            stages={s: self.stage(s, None, status.stages.get(s.value)) for s in EVOLUTION_STAGES},
-            proposals={n: self._proposal(n, status.round, status.stages) for n in range(1, upcoming + 1)},
-            versions={n: self.version(v) for n, v in versions.items()},
-            decisions=dict(self._decisions),
+            stages={s: self.stage(s, None, status.stages.get(s.value), jobs) for s in EVOLUTION_STAGES},
+            proposals={
+                n: self._proposal(n, status.round, status.stages, jobs)
+                for n in range(max(1, status.decided), upcoming + 1)
+            },
+            versions={n: self.version(v, jobs) for n, v in versions.items() if n in wanted},
+            decisions={n: d for n, d in self._decisions.items() if n in recent},
             champion=self._champion(),
-            submissions=self._submissions(upcoming),
+            submissions=self._submissions(status.decided + 1),
             initial_policy=initial[0] if initial else None,
             initial_policy_digest=initial[1] if initial else None,
+            deleting=deleting,
         )
 
-    def version_stages(self, version: PolicyVersion, ingest: Manifest | None) -> VersionStagesSeen:
+    def version_stages(
+        self, evolution: CurationEvolution, version: PolicyVersion, seen: EvolutionSeen, jobs: Jobs
+    ) -> VersionStagesSeen:
+        """What is there of a version of `evolution`, which was seen as `seen`."""
         number = version.spec.number
-        proposal = self._proposal(number, -1, {}).done
-        made = proposal.manifest if proposal else None
+        made = self._proposed(number, jobs)
+        ingest = seen.stages[Stage.INGEST].done
         return VersionStagesSeen(
-            stages={s: self.stage(s, number, version.status.stages.get(s.value)) for s in STAGES},
-            ingest=ingest,
+            stages={s: self.stage(s, number, version.status.stages.get(s.value), jobs) for s in STAGES},
+            ingest=ingest.manifest if ingest else None,
             context=made.file("context.json").ref if made and made.has("context.json") else None,
-            policy=self._policy(number),
+            policy=self._policy(number, jobs),
             decision=self._read_decision(number),
+            suspended=_halted(evolution.spec, evolution),
+            deleting=seen.deleting,
         )
 
-    def version(self, version: PolicyVersion) -> VersionSeen:
+    def version(self, version: PolicyVersion, jobs: Jobs) -> VersionSeen:
         status, number = version.status, version.spec.number
-        done = {s: self._done(s, number, status.stages.get(s.value)) for s in STAGES}
+        done = {s: self._done(s, number, status.stages.get(s.value), jobs) for s in STAGES}
         evaluate = done[Stage.EVALUATE]
-        proposal = self._proposal(number, -1, {}).done
-        summary = proposal.manifest.summary if proposal and proposal.manifest else None
+        proposed = self._proposed(number, jobs)
+        summary = proposed.summary if proposed else None
         return VersionSeen(
             number=number,
             policy_digest=version.spec.policy_digest,
@@ -94,21 +135,24 @@ class Observer:
             curate=done[Stage.CURATE],
             train=done[Stage.TRAIN],
             evaluate=evaluate,
-            policy=self._policy(number),
+            policy=self._policy(number, jobs),
             method=summary.method if isinstance(summary, ProposeSummary) else "",
+            current=_current(status.stages),
         )
 
-    def stage(self, stage: Stage, version: int | None, status: StageStatus | None) -> StageSeen:
+    def stage(self, stage: Stage, version: int | None, status: StageStatus | None, jobs: Jobs) -> StageSeen:
         """All attempts up to the status's high-water mark, and any beyond it that left something."""
         attempts: list[AttemptSeen] = []
-        number = 1
+        number, done = 1, False
         highest = status.attempt if status else 0
         while True:
-            seen = self._attempt(stage, version, number)
-            if seen is None and number > highest:
+            job = jobs.seen(job_name(self.name, stage, version, number))
+            manifest = None if done and number > highest else self.manifest(stage, version, number)
+            if manifest is not None or job.state is not JobState.ABSENT:
+                attempts.append(AttemptSeen(number, job.state, manifest, job.exit_code, job.message, job.since))
+                done |= manifest is not None
+            elif number > highest:
                 return StageSeen(tuple(attempts))
-            if seen is not None:
-                attempts.append(seen)
             number += 1
 
     def manifest(self, stage: Stage, version: int | None, attempt: int) -> Manifest | None:
@@ -123,29 +167,24 @@ class Observer:
             self._manifests[prefix] = found
         return self._manifests[prefix]
 
-    def _attempt(self, stage: Stage, version: int | None, attempt: int) -> AttemptSeen | None:
-        job = self.jobs.seen(job_name(self.name, stage, version, attempt))
-        manifest = self.manifest(stage, version, attempt)
-        if manifest is None and job.state is JobState.ABSENT:
-            return None
-        return AttemptSeen(attempt, job.state, manifest, job.exit_code, job.message, job.since)
-
-    def _done(self, stage: Stage, version: int, status: StageStatus | None) -> Manifest | None:
-        done = self.stage(stage, version, status).done
+    def _done(self, stage: Stage, version: int, status: StageStatus | None, jobs: Jobs) -> Manifest | None:
+        done = self.stage(stage, version, status, jobs).done
         return done.manifest if done else None
 
-    def _proposal(self, number: int, current: int, stages: dict[str, StageStatus]) -> StageSeen:
+    def _proposal(self, number: int, current: int, stages: dict[str, StageStatus], jobs: Jobs) -> StageSeen:
         status = stages.get(Stage.PROPOSE.value) if number == current else None
-        return self.stage(Stage.PROPOSE, number, status) if number > 0 else StageSeen()
+        return self.stage(Stage.PROPOSE, number, status, jobs) if number > 0 else StageSeen()
 
-    def _policy(self, number: int) -> FileRef | None:
+    def _proposed(self, number: int, jobs: Jobs) -> Manifest | None:
+        done = self._proposal(number, -1, {}, jobs).done
+        return done.manifest if done else None
+
+    def _policy(self, number: int, jobs: Jobs) -> FileRef | None:
         if number == 0:
             initial = self._initial_policy()
             return initial[0] if initial else None
-        done = self._proposal(number, -1, {}).done
-        return (
-            done.manifest.file("policy.py").ref if done and done.manifest and done.manifest.has("policy.py") else None
-        )
+        made = self._proposed(number, jobs)
+        return made.file("policy.py").ref if made and made.has("policy.py") else None
 
     def _table(self, evaluate: Manifest) -> ScoreTable | None:
         if not evaluate.has(SEL_SCORES):
@@ -167,18 +206,30 @@ class Observer:
         tagged = self.store.read_tagged(champion_key(self.uid))
         return ChampionSeen(ChampionPointer.model_validate_json(tagged.data), tagged.tag) if tagged else None
 
-    def _submissions(self, upcoming: int) -> dict[int, FileRef]:
-        out = {}
-        for number in range(1, upcoming + 1):
-            key = submission_key(self.uid, number)
-            if (data := self.store.get(key)) is not None:
-                out[number] = self.store.put(key, data)
-        return out
+    def _submissions(self, number: int) -> dict[int, FileRef]:
+        key = submission_key(self.uid, number)
+        data = self.store.get(key) if number > 0 else None
+        return {number: _ref(key, data)} if data is not None else {}
 
     def _initial_policy(self) -> tuple[FileRef, str] | None:
         if self._initial is None:
             key = initial_policy_key(self.uid)
             if (data := self.store.get(key)) is None:
                 return None
-            self._initial = (self.store.put(key, data), policy_digest(data.decode()))
+            self._initial = (_ref(key, data), policy_digest(data.decode()))
         return self._initial
+
+
+def _halted(spec: EvolutionSpec, evolution: CurationEvolution) -> bool:
+    """Whether versions are to rest: suspended, stopped at once, or the evolution is over."""
+    return spec.suspend or spec.stop == "Now" or evolution.status.phase in TERMINAL
+
+
+def _current(stages: dict[str, StageStatus]) -> StageStatus | None:
+    """The stage that is at work, or waits for its next attempt."""
+    busy = (s for s in stages.values() if s.state in (StageState.ACTIVE, StageState.WAITING))
+    return next(busy, None)
+
+
+def _ref(key: str, data: bytes) -> FileRef:
+    return FileRef(key=key, digest=f"sha256:{sha256(data).hexdigest()}", size_bytes=len(data))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -28,12 +28,23 @@ LOST = {"PreconditionFailed", "412", "ConditionalRequestConflict", "409"}
 DENIED = {"AccessDenied", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "NoSuchBucket",
           "QuotaExceeded", "XMinioStorageFull"}  # fmt: skip
 DIGEST = "curateevo-sha256"
+KEYS = {
+    "AWS_ACCESS_KEY_ID": "aws_access_key_id",
+    "AWS_SECRET_ACCESS_KEY": "aws_secret_access_key",
+    "AWS_SESSION_TOKEN": "aws_session_token",
+    "AWS_REGION": "region_name",
+}
 
 
 class S3Store:
-    """Objects below `s3://bucket/prefix`. Credentials come from boto3's own chain."""
+    """Objects below `s3://bucket/prefix`.
 
-    def __init__(self, bucket: str, prefix: str, endpoint: str | None = None) -> None:
+    `keys` are variables as in AWS's environment (AWS_ACCESS_KEY_ID, ...); None: boto3's own chain of credentials.
+    """
+
+    def __init__(
+        self, bucket: str, prefix: str, endpoint: str | None = None, keys: Mapping[str, str] | None = None
+    ) -> None:
         self.bucket = bucket
         self.prefix = f"{prefix}/" if prefix else ""
         self.endpoint = endpoint
@@ -43,7 +54,8 @@ class S3Store:
             read_timeout=60,
             s3={"addressing_style": "path" if endpoint else "auto"},
         )
-        self.client: Any = boto3.session.Session().client("s3", endpoint_url=endpoint, config=config)
+        session = boto3.session.Session(**{option: keys.get(name) for name, option in KEYS.items()} if keys else {})
+        self.client: Any = session.client("s3", endpoint_url=endpoint, config=config)
 
     def put(self, key: str, source: bytes | Path) -> FileRef:
         digest = hashlib.sha256(source).hexdigest() if isinstance(source, bytes) else sha256_of(source)

@@ -41,7 +41,7 @@ MUTANTS = (
     Mutant("one round too many", EVOLUTION, "if status.decided >= spec.rounds.max:", "if status.decided > spec.rounds.max:"),
     Mutant("a failed baseline goes on", EVOLUTION, "if record.number == 0 and not committed:", "if False:"),
     Mutant("the candidate is compared with version 0", VERDICT, "    champion = seen.versions.get(before.number)\n    if champion is None or champion.scores", "    champion = seen.versions.get(0)\n    if champion is None or champion.scores"),
-    Mutant("suspension leaves jobs running", EVOLUTION, 'return Decision(_at(status, EvolutionPhase.SUSPENDED, Reason.SUSPENDED, "spec.suspend is true"), stops)',
-           'return Decision(_at(status, EvolutionPhase.SUSPENDED, Reason.SUSPENDED, "spec.suspend is true"))'),
+    Mutant("suspension leaves jobs running", EVOLUTION, 'return Decision(suspended.model_copy(update={"stages": rested(status.stages)}), stops)',
+           'return Decision(suspended.model_copy(update={"stages": rested(status.stages)}))'),
     Mutant("deletion lets the object go while jobs run", EVOLUTION, "    if stops:\n        return Decision(status, stops, wake_in=1.0)\n", ""),
 )  # fmt: skip

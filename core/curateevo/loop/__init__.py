@@ -1,0 +1,1 @@
+"""What the shells of one machine and of the cluster share: seeing through the store, and acting on it."""
