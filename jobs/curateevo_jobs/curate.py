@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
 import polars as pl
 
-from curateevo.api.errors import PolicyRejected, SpecInvalid
+from curateevo.api.errors import PolicyRejected
 from curateevo.api.stage import CurateParams, CurateSummary, Outcome
-from curateevo.policy.confine import Limits
-from curateevo.policy.gate import Curated, GateSettings, curate_with_gate
+from curateevo.policy.exchange import CONTEXT, POLICY
+from curateevo.policy.gate import Curated, OnStep, ask_twice, judge
+from curateevo.policy.quantity import gate_settings
+from curateevo.policy.sandbox import Answer
 from curateevo.trajectories import corpus as layout
 from curateevo.trajectories.model import JsonObject
 from curateevo.trajectories.profile import profile_of
@@ -26,47 +27,36 @@ SFT, RL, MEMORY, LINEAGE, REJECTION = (
     "lineage.jsonl",
     "rejection.json",
 )
-POLICY, CONTEXT = "policy.py", "context.json"
-UNITS = {
-    "m": 1e-3,
-    "k": 1e3,
-    "M": 1e6,
-    "G": 1e9,
-    "T": 1e12,
-    "Ki": 2**10,
-    "Mi": 2**20,
-    "Gi": 2**30,
-    "Ti": 2**40,
-}
 VISIBLE = (layout.FEATURES, layout.TRAJECTORIES)
+"""The corpus, as far as a policy may read it."""
 
 
 def curate(run: StageRun, params: CurateParams) -> StageResult:
     """A policy that breaks its contract is a result: outcome Rejected, with the rule as the reason."""
+    corpus = lay_out_corpus(run)
     context = run.inputs / CONTEXT
-    settings = GateSettings(
-        Limits(
-            memory_bytes=int(quantity(params.sandbox.memory)),
-            cpu_seconds=max(1, int(params.sandbox.timeout_seconds * max(1.0, quantity(params.sandbox.cpu)))),
-        ),
-        timeout_seconds=params.sandbox.timeout_seconds,
-        seed=params.seed,
+    on_step = _reporter(run)
+    answers = ask_twice(
+        run.inputs / POLICY,
+        corpus,
+        context=context if context.is_file() else None,
+        settings=gate_settings(params.sandbox, params.seed),
+        on_step=on_step,
     )
-    corpus = _corpus(run)
-    steps: list[str] = []
+    return conclude(run, params, corpus, answers, on_step)
 
-    def on_step(name: str) -> None:
-        steps.append(name)
-        run.progress.report(name, len(steps), 4)
 
+def conclude(
+    run: StageRun, params: CurateParams, corpus: Path, answers: Iterable[Answer], on_step: OnStep | None = None
+) -> StageResult:
+    """The trusted half: judge what the policy answered and write its rows, or its refusal."""
     try:
-        curated = curate_with_gate(
+        curated = judge(
             run.inputs / POLICY,
             corpus,
+            answers,
             dev_prompts=json.loads((run.inputs / layout.DEV_PROMPTS).read_text(encoding="utf-8")),
-            context=context if context.is_file() else None,
-            settings=settings,
-            on_step=on_step,
+            on_step=on_step or _reporter(run),
         )
     except PolicyRejected as error:
         _write(
@@ -75,6 +65,25 @@ def curate(run: StageRun, params: CurateParams) -> StageResult:
         )
         return StageResult(CurateSummary(), Outcome.REJECTED, error.rule, str(error))
     return _publish(run, params, curated, corpus)
+
+
+def lay_out_corpus(run: StageRun) -> Path:
+    """A folder with only what a policy may read, and the sealed states beside it for the trusted side."""
+    folder = run.scratch / "corpus"
+    folder.mkdir()
+    for name in (*VISIBLE, layout.SEALED_TASKS):
+        (folder / name).symlink_to(run.inputs / name)
+    return folder
+
+
+def _reporter(run: StageRun) -> OnStep:
+    steps: list[str] = []
+
+    def on_step(name: str) -> None:
+        steps.append(name)
+        run.progress.report(name, len(steps), 4)
+
+    return on_step
 
 
 def _publish(run: StageRun, params: CurateParams, curated: Curated, corpus: Path) -> StageResult:
@@ -106,28 +115,11 @@ def _publish(run: StageRun, params: CurateParams, curated: Curated, corpus: Path
     )
 
 
-def _corpus(run: StageRun) -> Path:
-    """A folder with only what a policy may read, and the sealed states beside it for the trusted side."""
-    folder = run.scratch / "corpus"
-    folder.mkdir()
-    for name in (*VISIBLE, layout.SEALED_TASKS):
-        (folder / name).hardlink_to(run.inputs / name)
-    return folder
-
-
 def _with_notes(row: JsonObject, retriever: Retriever | None, params: CurateParams) -> JsonObject:
     if retriever is None:
         return row
     notes = retriever.notes(query_of(row["messages"]))
     return {**row, "messages": with_notes(row["messages"], notes, params.memory.place)}
-
-
-def quantity(text: str) -> float:
-    """A Kubernetes quantity as a number. Raises SpecInvalid."""
-    found = re.fullmatch(r"([0-9.]+)([A-Za-z]*)", text)
-    if found is None or (found[2] and found[2] not in UNITS):
-        raise SpecInvalid(f"{text!r} is not a quantity", "e.g. 8Gi or 500m")
-    return float(found[1]) * UNITS.get(found[2], 1)
 
 
 def _write(path: Path, value: object) -> None:

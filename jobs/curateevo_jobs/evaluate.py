@@ -28,9 +28,9 @@ from curateevo.api.stage import (
 )
 from curateevo_jobs.agents.chat import ChatModel, Generation, JsonObject
 from curateevo_jobs.agents.episode import Episode, Rules, State, play, seed_of
-from curateevo_jobs.agents.hardware import count_gpus
 from curateevo_jobs.agents.memory import Retriever, parse_item, query_of, with_notes
 from curateevo_jobs.agents.nothing import Nothing
+from curateevo_jobs.agents.served import Address, await_servers, find_servers, gpus_in_use
 from curateevo_jobs.benchmarks import registry
 from curateevo_jobs.benchmarks.base import Suite, Task
 from curateevo_jobs.stage import StageResult, StageRun
@@ -83,15 +83,17 @@ class Timing:
 def evaluate(run: StageRun, params: EvaluateParams, open_suite: OpenSuite = registry.suite) -> StageResult:
     """Evaluate all subjects.
 
-    Raises ContractBroken when a split names an unknown task, a model or memory can't be read, or too many
-    tasks could not be measured; Transient when all of those failed for passing reasons.
+    Raises ContractBroken when a split names an unknown task, a model or memory can't be read, another model is served,
+    or too many tasks could not be measured; Transient when all of those failed for passing reasons.
     """
     board = lay_out(run.inputs, params, open_suite)
+    servers = find_servers(run.request, params)
+    await_servers(servers, params.serve_start_seconds)
     trials: list[Trial] = []
     timings: list[Timing] = []
     for subject in params.subjects:
         retriever = _memory_of(subject, run.inputs, params)
-        with open_model(subject, run, params) as model:
+        with open_model(subject, run, params, servers) as model:
             for split in params.splits:
                 started = time.monotonic()
                 played = _play_split(run, params, board, subject, split, model, retriever)
@@ -105,7 +107,7 @@ def evaluate(run: StageRun, params: EvaluateParams, open_suite: OpenSuite = regi
     return StageResult(
         summary=EvaluateSummary(scores=_summarise(params, trials)),
         volatile=frozenset({TIMINGS}),
-        gpu_seconds=count_gpus() * sum(t.seconds for t in timings),
+        gpu_seconds=gpus_in_use() * sum(t.seconds for t in timings),
     )
 
 
@@ -130,8 +132,14 @@ def lay_out(inputs: Path, params: EvaluateParams, open_suite: OpenSuite) -> Boar
 
 
 @contextmanager
-def open_model(subject: Subject, run: StageRun, params: EvaluateParams) -> Iterator[ChatModel]:
-    """The subject's model, while the context lasts."""
+def open_model(
+    subject: Subject, run: StageRun, params: EvaluateParams, servers: Mapping[str, Address]
+) -> Iterator[ChatModel]:
+    """The subject's model, while the context lasts: behind its server in `servers`, or loaded or served here."""
+    if subject.name in servers:
+        with open_endpoint(servers[subject.name]) as endpoint:
+            yield endpoint
+        return
     template = params.model.chat_template
     match subject.kind:
         case SubjectKind.NOTHING:
@@ -140,7 +148,7 @@ def open_model(subject: Subject, run: StageRun, params: EvaluateParams) -> Itera
         case SubjectKind.BASE:
             from curateevo_jobs.training.base_model import find_base
 
-            folder = find_base(params.model)
+            folder = find_base(params.model, endpoint=run.request.store.endpoint, downloads=run.scratch)
         case SubjectKind.MODEL:
             folder = run.inputs / subject.name / "model"
             if not (folder / "config.json").is_file():
@@ -152,22 +160,32 @@ def open_model(subject: Subject, run: StageRun, params: EvaluateParams) -> Itera
 
         yield inprocess.load(folder, template)
         return
-    from curateevo_jobs.agents.endpoint import Endpoint
     from curateevo_jobs.agents.vllm import serve
 
-    with serve(
-        folder,
-        arguments=params.serving.args,
-        chat_template=template,
-        start_seconds=params.serve_start_seconds,
-        scratch=run.scratch,
-    ) as server:
-        concurrency = GPU_CONCURRENCY if count_gpus() else CPU_CONCURRENCY
-        endpoint = Endpoint(server.base_url, server.model, concurrency=concurrency)
-        try:
-            yield endpoint
-        finally:
-            endpoint.close()
+    with (
+        serve(
+            folder,
+            arguments=params.serving.args,
+            chat_template=template,
+            start_seconds=params.serve_start_seconds,
+            scratch=run.scratch,
+        ) as server,
+        open_endpoint(Address(server.base_url, server.model)) as endpoint,
+    ):
+        yield endpoint
+
+
+@contextmanager
+def open_endpoint(server: Address) -> Iterator[ChatModel]:
+    """The model behind a server, while the context lasts."""
+    from curateevo_jobs.agents.endpoint import Endpoint
+
+    concurrency = GPU_CONCURRENCY if gpus_in_use() else CPU_CONCURRENCY
+    endpoint = Endpoint(server.base_url, server.model, concurrency=concurrency)
+    try:
+        yield endpoint
+    finally:
+        endpoint.close()
 
 
 def _memory_of(subject: Subject, inputs: Path, params: EvaluateParams) -> Retriever | None:

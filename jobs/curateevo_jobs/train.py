@@ -21,7 +21,7 @@ from curateevo.api.stage import Outcome, TrainParams, TrainSummary
 from curateevo_jobs.agents.chat import Generation
 from curateevo_jobs.agents.episode import Rules
 from curateevo_jobs.agents.hardware import count_gpus
-from curateevo_jobs.agents.vllm import digest_model
+from curateevo_jobs.agents.identity import digest_model
 from curateevo_jobs.benchmarks import registry
 from curateevo_jobs.benchmarks.base import Suite
 from curateevo_jobs.stage import StageResult, StageRun
@@ -76,7 +76,7 @@ def train(run: StageRun, params: TrainParams, open_suite: OpenSuite = registry.s
     prepare_torch()
     _check_args(params)
     _claim_checkpoints(run)
-    base = find_base(params.model)
+    base = find_base(params.model, endpoint=run.request.store.endpoint, downloads=run.scratch)
     rows = _measure_rows(run, params, base)
     seeds = tuple(params.training.seed + i for i in range(params.training.repeats))
     if isinstance(rows, str):

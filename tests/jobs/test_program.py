@@ -13,7 +13,7 @@ from curateevo.api.spec import Corpus, CorpusSource, Splits, SuiteRef
 from curateevo.api.stage import IngestParams, Manifest, StageRequest, StoreRef
 from curateevo.store.artifacts import read_manifest
 from curateevo.store.local import LocalStore
-from curateevo_jobs.program import main
+from curateevo_jobs.program import MAX_TOLD_BYTES, main, told
 
 ROW = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}], "success": True}
 
@@ -98,3 +98,25 @@ def test_requests_that_are_none(tmp_path: Path) -> None:
     bad.write_text("{}")
     code, said = run(tmp_path, bad)
     assert code == ExitCode.CONTRACT_BROKEN and "required" in str(said["message"]).lower()
+
+
+@pytest.mark.parametrize(
+    "message", ["x" * 9000, "\N{SNOWMAN}" * 3000, '\n\t"' * 3000, "\x01" * 3000, "\ud800" * 3000, "short"]
+)
+def test_the_termination_log_is_short_json_whatever_is_said(message: str) -> None:
+    text = told("train", ExitCode.CONTRACT_BROKEN, "ContractBroken", message)
+    said = json.loads(text)
+    assert len(text.encode()) <= MAX_TOLD_BYTES
+    assert set(said) == {"stage", "exitCode", "outcome", "message"}
+    assert len(said["message"]) > 200 or said["message"] == message
+
+
+def test_a_bug_is_told_and_rises(tmp_path: Path) -> None:
+    path = request(tmp_path)
+    (tmp_path / "store").write_text("a file where a folder should be")
+    log = tmp_path / "termination.json"
+    with pytest.raises(OSError, match="store"):
+        main(["ingest", "--request", str(path), "--termination-log", str(log), "--progress", "json"])
+    said = json.loads(log.read_text())
+    assert (said["exitCode"], said["outcome"]) == (1, "Bug")
+    assert said["message"].startswith(("NotADirectoryError", "FileExistsError"))

@@ -157,7 +157,7 @@ def test_groups_without_variance_release_the_sft_model(base: Path, tmp_path: Pat
     assert isinstance(summary, TrainSummary)
     assert summary.released == "sft"
     assert "no reward variance" in summary.notes[0]
-    from curateevo_jobs.agents.vllm import digest_model
+    from curateevo_jobs.agents.identity import digest_model
 
     facts = json.loads((ended.run.output / "training.json").read_text())
     assert facts["models"][0]["digest"] == f"sha256:{digest_model(ended.run.output / 'model-0')}"

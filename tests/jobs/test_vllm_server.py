@@ -17,7 +17,8 @@ from curateevo.api.spec import BaseModelRef, Evaluation, Memory, Sampling, Servi
 from curateevo.api.stage import EvaluateParams, EvaluateSummary, Subject, SubjectKind
 from curateevo_jobs.agents.chat import Conversation, Generation
 from curateevo_jobs.agents.endpoint import Endpoint
-from curateevo_jobs.agents.vllm import digest_model, serve
+from curateevo_jobs.agents.identity import digest_model
+from curateevo_jobs.agents.vllm import serve
 from curateevo_jobs.benchmarks import registry
 from curateevo_jobs.benchmarks.toolworld.phrasing import Skill
 from curateevo_jobs.evaluate import evaluate

@@ -33,6 +33,7 @@ COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "CurationEvolution": (
         ("Phase", "string", ".status.phase"),
         ("Round", "integer", ".status.round"),
+        ("Of", "integer", ".spec.rounds.max"),
         ("Champion", "integer", ".status.champion.number"),
         ("P", "number", ".status.champion.p"),
         ("J", "number", ".status.champion.j"),

@@ -12,13 +12,19 @@ HASH_CHARS = 8
 
 def version_name(evolution: str, number: int) -> str:
     """Name of the PolicyVersion object."""
-    return _short(f"{evolution}-v{number}")
+    return short_name(f"{evolution}-v{number}")
 
 
 def job_name(evolution: str, stage: Stage, version: int | None, attempt: int) -> str:
     """Name of one attempt's job."""
     middle = "" if version is None else f"-v{version}"
-    return _short(f"{evolution}{middle}-{stage.value}-a{attempt}")
+    return short_name(f"{evolution}{middle}-{stage.value}-a{attempt}")
+
+
+def serve_name(job: str, index: int) -> str:
+    """Name of a model server that belongs to a job, and of its Service: those begin with a letter."""
+    name = f"{job}-serve-{index}"
+    return short_name(name if name[0].isalpha() else f"s-{name}")
 
 
 def evolution_prefix(uid: str) -> str:
@@ -61,7 +67,7 @@ def initial_policy_key(uid: str) -> str:
     return f"{evolution_prefix(uid)}/initial-policy.py"
 
 
-def _short(name: str) -> str:
+def short_name(name: str) -> str:
     """Names over 63 characters keep their end and get a hash of the whole in front of it."""
     if len(name) <= MAX_NAME:
         return name

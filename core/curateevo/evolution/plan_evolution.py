@@ -281,7 +281,7 @@ def _settle(status: EvolutionStatus, seen: EvolutionSeen, record: DecisionRecord
     text = f"version {record.number}: {record.reason}; {record.message}"
     return Decision(
         _follow_champion(counted, seen),
-        notices=(Notice(record.verdict.value, text, not committed),),
+        notices=(Notice(record.verdict.value, text, record.verdict in (Verdict.FAILED, Verdict.REJECTED)),),
         wake_in=0.0,
     )
 
@@ -461,12 +461,12 @@ def _history(spec: EvolutionSpec, seen: EvolutionSeen, number: int) -> tuple[His
 
 
 def stop_jobs(who: Identity, seen: EvolutionSeen) -> tuple[Action, ...]:
-    """Stop what the evolution itself runs."""
+    """Stop what the evolution itself runs. A job with a manifest is at its end: it keeps its logs."""
     stages: list[tuple[Stage, int | None, StageSeen]] = [(stage, None, found) for stage, found in seen.stages.items()]
     stages += [(Stage.PROPOSE, number, found) for number, found in seen.proposals.items()]
     return tuple(
         StopJob(job_name(who.name, stage, number, a.attempt), stage, number, a.attempt)
         for stage, number, found in stages
         for a in found.attempts
-        if a.job in (JobState.PENDING, JobState.RUNNING)
+        if a.manifest is None and a.job in (JobState.PENDING, JobState.RUNNING)
     )

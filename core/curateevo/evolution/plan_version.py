@@ -119,12 +119,12 @@ def stage_context(
 
 
 def stop_jobs(who: Identity, version: int, seen: VersionStagesSeen) -> tuple[Action, ...]:
-    """Stop whatever of a version still runs."""
+    """Stop whatever of a version still runs. A job with a manifest is at its end: it keeps its logs."""
     return tuple(
         StopJob(job_name(who.name, stage, version, a.attempt), stage, version, a.attempt)
         for stage, found in seen.stages.items()
         for a in found.attempts
-        if a.job in (JobState.PENDING, JobState.RUNNING)
+        if a.manifest is None and a.job in (JobState.PENDING, JobState.RUNNING)
     )
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from curateevo.api.stage import StageRequest
 from curateevo.evolution.decision import JobState
+from curateevo.evolution.pods import DEFAULT_ENVIRONMENT
 from curateevo.loop.observe import JobSeen
 from curateevo.policy.confine import die_with_parent
 
@@ -30,15 +31,6 @@ REQUEST, STARTED, EXITED, TERMINATION, LOG = (
     "termination.json",
     "log.txt",
 )
-DEFAULT_ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    # Large tensors come and go: keep their memory instead of giving it back (an evaluation takes a tenth less time).
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": str(4 << 30),
-    "MALLOC_TOP_PAD_": str(128 << 20),
-}
-"""What jobs get unless the user's environment says otherwise."""
 ProgressLine = Callable[[str, dict[str, Any]], None]
 
 

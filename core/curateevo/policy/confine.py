@@ -54,6 +54,11 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
+def refuse_inspection() -> None:
+    """Keep other processes of this user out of this one's memory: they may be a policy that got out of its sandbox."""
+    _prctl(PR_SET_DUMPABLE, 0)
+
+
 def confine_self(limits: Limits, scratch: Path) -> str:
     """Apply every layer that this machine has; returns them as text, e.g. `rlimits+nobody+landlock6+seccomp`.
 
@@ -66,7 +71,7 @@ def confine_self(limits: Limits, scratch: Path) -> str:
     _apply_limits(limits)
     if os.getuid() == 0 and _become_nobody(scratch):
         layers.append("nobody")
-    _prctl(PR_SET_DUMPABLE, 0)
+    refuse_inspection()
     _prctl(PR_SET_NO_NEW_PRIVS, 1)
     if (abi := _landlock(scratch)) > 0:
         layers.append(f"landlock{abi}")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 from curateevo.api.base import digest_of
 from curateevo.api.errors import PolicyRejected
 from curateevo.policy.confine import Limits
 from curateevo.policy.materialise import Material, materialise, rows_needed
 from curateevo.policy.recipe import Recipe
-from curateevo.policy.sandbox import SandboxRun, run_policy
+from curateevo.policy.sandbox import Answer, SandboxRun, ask_policy, check_answer
 from curateevo.policy.source import check_static
 from curateevo.trajectories.corpus import read_features, read_sealed_states, read_trajectories
 from curateevo.trajectories.leakage import LeakIndex
@@ -20,6 +21,8 @@ MAX_TURNS_FACTOR = 4
 MAX_MEMORY_ITEMS = 5000
 MAX_NOTE_CHARS = 600
 HASH_SEEDS = (1, 2)
+OnStep: TypeAlias = Callable[[str], None]
+"""Told what is begun, for progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,10 @@ class GateSettings:
     seed: int = 0
 
 
+def ignore_step(step: str) -> None:
+    """For callers that show no progress."""
+
+
 def curate_with_gate(
     policy: Path,
     corpus: Path,
@@ -45,37 +52,66 @@ def curate_with_gate(
     dev_prompts: dict[str, str],
     context: Path | None = None,
     settings: GateSettings | None = None,
-    on_step: Callable[[str], None] = lambda step: None,
+    on_step: OnStep = ignore_step,
 ) -> Curated:
     """Check a policy statically, run it twice in the sandbox, write its rows and check the contract.
 
     Raises PolicyRejected for the first rule that is broken.
     """
-    settings = settings or GateSettings()
-    on_step("static rules")
-    check_static(policy.read_text(encoding="utf-8"))
-    runs = []
+    answers = ask_twice(policy, corpus, context=context, settings=settings or GateSettings(), on_step=on_step)
+    return judge(policy, corpus, answers, dev_prompts=dev_prompts, on_step=on_step)
+
+
+def ask_twice(
+    policy: Path, corpus: Path, *, context: Path | None, settings: GateSettings, on_step: OnStep = ignore_step
+) -> Iterator[Answer]:
+    """The untrusted half: what the policy answers, run by run. Raises PolicyRejected at its bounds."""
     for number, hash_seed in enumerate(HASH_SEEDS, start=1):
         on_step(f"run {number} of {len(HASH_SEEDS)} in the sandbox")
-        runs.append(
-            run_policy(
-                policy,
-                corpus,
-                context=context,
-                seed=settings.seed,
-                limits=settings.limits,
-                timeout_seconds=settings.timeout_seconds,
-                hash_seed=hash_seed,
-            )
+        yield ask_policy(
+            policy,
+            corpus,
+            context=context,
+            seed=settings.seed,
+            limits=settings.limits,
+            timeout_seconds=settings.timeout_seconds,
+            hash_seed=hash_seed,
         )
-    check_deterministic(runs[0].recipe, runs[1].recipe)
-    on_step("contract")
+
+
+def judge(
+    policy: Path,
+    corpus: Path,
+    answers: Iterable[Answer],
+    *,
+    dev_prompts: dict[str, str],
+    on_step: OnStep = ignore_step,
+) -> Curated:
+    """The trusted half: the static rules, both answers, and the rows that they make. Nothing in an answer is trusted.
+
+    Answers are taken one by one: the second run is not asked for when the first one is refused. Raises PolicyRejected
+    for the first rule that is broken, and what `answers` raises.
+    """
+    on_step("static rules")
+    check_static(read_policy(policy))
     features = read_features(corpus)
-    recipe = runs[0].recipe
-    texts = read_trajectories(corpus, rows_needed(recipe))
-    material = materialise(recipe, texts, features["family"].to_list(), read_sealed_states(corpus))
-    check_contract(material, corpus_turns=int(features["turns"].sum()), dev_prompts=dev_prompts)
-    return Curated(material, recipe, runs[0])
+    turns = features["turns"].to_list()
+    first, second = (check_answer(answer, turns) for answer in answers)
+    check_deterministic(first.recipe, second.recipe)
+    on_step("contract")
+    check_size(first.recipe, turns)
+    texts = read_trajectories(corpus, rows_needed(first.recipe))
+    material = materialise(first.recipe, texts, features["family"].to_list(), read_sealed_states(corpus))
+    check_contract(material, dev_prompts=dev_prompts)
+    return Curated(material, first.recipe, first)
+
+
+def read_policy(path: Path) -> str:
+    """A policy's source. Raises PolicyRejected when it is no text."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise PolicyRejected("syntax", f"not UTF-8: {error.reason}", "the file must be valid Python 3.11") from error
 
 
 def check_deterministic(first: Recipe, second: Recipe) -> None:
@@ -88,19 +124,31 @@ def check_deterministic(first: Recipe, second: Recipe) -> None:
         )
 
 
-def check_contract(material: Material, *, corpus_turns: int, dev_prompts: dict[str, str]) -> None:
-    """The rules on the rows themselves."""
-    if not material.sft:
+def check_size(recipe: Recipe, turns: Sequence[int]) -> None:
+    """The rules on how much a recipe makes: checked before any of it is made. `turns`: of each corpus row."""
+    if not recipe.sft:
         raise PolicyRejected(
             "sft-not-empty", "no SFT row is left", "filter less: PARAMS or the order of select and refine"
         )
-    budget = MAX_TURNS_FACTOR * corpus_turns
-    if material.sft_turns + material.rl_turns > budget:
+    wanted = sum(len(item.turns) * item.copies for item in recipe.sft)
+    wanted += sum(turns[task.row] if task.reward == "environment" else 1 for task in recipe.rl)
+    budget = MAX_TURNS_FACTOR * sum(turns)
+    if wanted > budget:
         raise PolicyRejected(
             "turn-budget",
-            f"{material.sft_turns + material.rl_turns} turns, allowed {budget} ({MAX_TURNS_FACTOR} times the corpus)",
+            f"{wanted} turns, allowed {budget} ({MAX_TURNS_FACTOR} times the corpus)",
             "repeat less in augment, or cap in prune",
         )
+    if len(recipe.memory) > MAX_MEMORY_ITEMS:
+        raise PolicyRejected(
+            "memory-count",
+            f"{len(recipe.memory)} items, allowed {MAX_MEMORY_ITEMS}",
+            "lower the limit in build_memory",
+        )
+
+
+def check_contract(material: Material, *, dev_prompts: dict[str, str]) -> None:
+    """The rules on the rows themselves."""
     _check_rl(material)
     _check_memory(material)
     _check_leaks(material, LeakIndex(dev_prompts))
@@ -123,12 +171,6 @@ def _check_rl(material: Material) -> None:
 
 
 def _check_memory(material: Material) -> None:
-    if len(material.memory) > MAX_MEMORY_ITEMS:
-        raise PolicyRejected(
-            "memory-count",
-            f"{len(material.memory)} items, allowed {MAX_MEMORY_ITEMS}",
-            "lower the limit in build_memory",
-        )
     for row in material.memory:
         size = len(row["content"])
         if not 0 < size <= MAX_NOTE_CHARS:

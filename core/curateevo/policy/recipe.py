@@ -12,6 +12,7 @@ from curateevo.policy.operators.items import Item, MemoryItem, Resources, RlTask
 MAX_ROWS = 5_000_000
 MAX_COPIES = 1000
 MAX_MEMORY = 100_000
+MAX_REASON_CHARS = 500
 REWARDS = ("environment", "action_match")
 
 
@@ -42,17 +43,23 @@ def encode(resources: Resources) -> dict[str, Any]:
 def decode(raw: Any, turns: list[int]) -> Recipe:
     """Check what a sandbox wrote against the corpus (`turns` per row). Raises PolicyRejected."""
     try:
-        lineages = [tuple(str(name)[:80] for name in x[:40]) for x in raw["lineages"]]
+        lineages = [tuple(clean_text(name, 80) for name in x[:40]) for x in raw["lineages"]]
         sft = tuple(_item(entry, turns, lineages) for entry in _bounded(raw["sft"], MAX_ROWS))
         rl = tuple(_task(entry, turns, lineages) for entry in _bounded(raw["rl"], MAX_ROWS))
         memory = tuple(_note(entry, turns, lineages) for entry in _bounded(raw["memory"], MAX_MEMORY))
-        logs = tuple(str(text)[:500] for text in raw.get("logs", ())[:200])
-        metrics = {str(k)[:80]: float(v) for k, v in list(raw.get("metrics", {}).items())[:200]}
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        logs = tuple(clean_text(text, 500) for text in raw.get("logs", ())[:200])
+        metrics = {clean_text(k, 80): float(v) for k, v in list(raw.get("metrics", {}).items())[:200]}
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RecursionError) as error:
+        why = clean_text(error, MAX_REASON_CHARS)
         raise PolicyRejected(
-            "resources", f"what the policy returned can't be read: {error}", "return what operators give"
+            "resources", f"what the policy returned can't be read: {why}", "return what operators give"
         ) from error
     return Recipe(sft, rl, memory, logs, metrics)
+
+
+def clean_text(value: Any, limit: int) -> str:
+    """At most `limit` characters of a value as text that can be encoded: JSON may hold halves of surrogate pairs."""
+    return str(value)[:limit].encode("utf-8", "replace").decode("utf-8")
 
 
 def _bounded(entries: Any, limit: int) -> list[Any]:
@@ -91,6 +98,6 @@ def _note(entry: Any, turns: list[int], lineages: list[tuple[str, ...]]) -> Memo
         _int(entry[2], 0, 1 << 16, "result"),
         start,
         _int(entry[4], start + 1, start + 2001, "end"),
-        str(entry[5])[:200],
+        clean_text(entry[5], 200),
         lineages[entry[6]],
     )

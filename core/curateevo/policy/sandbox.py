@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import selectors
 import shutil
 import signal
@@ -21,11 +22,16 @@ from curateevo.policy import recipe
 from curateevo.policy.confine import Limits, die_with_parent
 from curateevo.policy.recipe import Recipe
 from curateevo.trajectories.corpus import read_features
+from curateevo.trajectories.model import JsonObject
 
-MAX_ANSWER_BYTES = 1 << 30
+MAX_ANSWER_BYTES = 256 << 20
+"""Ten bytes an item are little: this is a recipe of millions of rows, and as objects it still fits into memory."""
 MAX_PRINT_BYTES = 1 << 20
 KEPT_PRINT_BYTES = 4096
 CHUNK_BYTES = 1 << 16
+MAX_MESSAGE_CHARS = 1000
+MAX_LINE = 1_000_000
+RULE_NAME = r"[a-z][a-z-]{0,39}"
 REMEDIES = {
     "policy-error": "run `curateevo policy check FILE --corpus CORPUS` to see it again",
     "memory": "select on features first, and materialise less",
@@ -38,15 +44,24 @@ REMEDIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class SandboxRun:
-    """A finished run of a policy."""
+class Answer:
+    """What one run of a policy left, not checked yet."""
 
-    recipe: Recipe
+    body: JsonObject
+    """References into the corpus; or `rejected`, with rule, message and line."""
     tier: str
     """The layers in force, e.g. `process+rlimits+nobody+landlock7+seccomp`."""
     printed: str
     """The end of what it printed."""
-    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxRun:
+    """A finished run of a policy, checked."""
+
+    recipe: Recipe
+    tier: str
+    printed: str
 
 
 def run_policy(
@@ -61,18 +76,50 @@ def run_policy(
 ) -> SandboxRun:
     """Run the policy file on a corpus folder. Raises PolicyRejected when it broke its contract or its bounds, and
     Transient when the sandbox itself could not be started."""
-    limits = limits or Limits()
+    answer = ask_policy(
+        policy,
+        corpus,
+        context=context,
+        seed=seed,
+        limits=limits,
+        timeout_seconds=timeout_seconds,
+        hash_seed=hash_seed,
+    )
+    return check_answer(answer, read_features(corpus)["turns"].to_list())
+
+
+def ask_policy(
+    policy: Path,
+    corpus: Path,
+    *,
+    context: Path | None = None,
+    seed: int = 0,
+    limits: Limits | None = None,
+    timeout_seconds: float = 600.0,
+    hash_seed: int = 0,
+) -> Answer:
+    """What the policy answers. Raises as `run_policy` does, and for its bounds only: the answer is not checked."""
     scratch = Path(tempfile.mkdtemp(prefix="curateevo-policy-"))
-    started = time.monotonic()
     try:
-        answer, printed, tier = _run_child(policy, corpus, context, seed, limits, timeout_seconds, hash_seed, scratch)
+        return _run_child(policy, corpus, context, seed, limits or Limits(), timeout_seconds, hash_seed, scratch)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    if "rejected" in answer:
-        refused = answer["rejected"]
-        raise _rejected(str(refused["rule"]), str(refused["message"]), refused["line"])
-    turns = read_features(corpus)["turns"].to_list()
-    return SandboxRun(recipe.decode(answer, turns), tier, printed, time.monotonic() - started)
+
+
+def check_answer(answer: Answer, turns: list[int]) -> SandboxRun:
+    """An answer against the corpus (`turns` per row): the trusted side. Raises PolicyRejected."""
+    if "rejected" in answer.body:
+        raise parse_rejection(answer.body["rejected"])
+    return SandboxRun(recipe.decode(answer.body, turns), answer.tier, answer.printed)
+
+
+def parse_rejection(raw: Any) -> PolicyRejected:
+    """What a sandbox says of its own refusal, bounded: it may be forged, and is shown to people and to the evolver."""
+    if not isinstance(raw, dict) or not re.fullmatch(RULE_NAME, str(raw.get("rule"))):
+        return rejected("resources", "what the policy's process says of its end can't be read")
+    line = raw.get("line")
+    message = recipe.clean_text(raw.get("message", ""), MAX_MESSAGE_CHARS)
+    return rejected(raw["rule"], message, line if type(line) is int and 0 < line <= MAX_LINE else None)
 
 
 def _run_child(
@@ -84,7 +131,7 @@ def _run_child(
     timeout_seconds: float,
     hash_seed: int,
     scratch: Path,
-) -> tuple[dict[str, Any], str, str]:
+) -> Answer:
     read_end, write_end = os.pipe()
     request = {
         "policy": str(policy.resolve()),
@@ -101,6 +148,7 @@ def _run_child(
         "POLARS_MAX_THREADS": "1",
         "OMP_NUM_THREADS": "1",
         "PATH": "/nonexistent",
+        "HOME": str(scratch),  # libraries ask for it as they are loaded, and in a pod no user's name leads to one
     }
     try:
         child = subprocess.Popen(
@@ -138,7 +186,7 @@ def _watch(child: subprocess.Popen[bytes], answer: int, timeout_seconds: float) 
         while selector.get_map():
             left = deadline - time.monotonic()
             if left <= 0:
-                raise _rejected("timeout", f"the policy ran past its deadline of {timeout_seconds:g} s")
+                raise rejected("timeout", f"the policy ran past its deadline of {timeout_seconds:g} s")
             for key, _ in selector.select(timeout=min(left, 1.0)):
                 chunk = os.read(key.fd, CHUNK_BYTES)
                 if not chunk:
@@ -149,9 +197,9 @@ def _watch(child: subprocess.Popen[bytes], answer: int, timeout_seconds: float) 
                     total += len(chunk)
                     printed = (printed + chunk)[-KEPT_PRINT_BYTES:]
             if total > MAX_PRINT_BYTES:
-                raise _rejected("output", f"the policy printed more than {MAX_PRINT_BYTES >> 20} MiB")
+                raise rejected("output", f"the policy printed more than {MAX_PRINT_BYTES >> 20} MiB")
             if len(raw) > MAX_ANSWER_BYTES:
-                raise _rejected("output", f"the policy returned more than {MAX_ANSWER_BYTES >> 20} MiB")
+                raise rejected("output", f"the policy returned more than {MAX_ANSWER_BYTES >> 20} MiB")
     child.wait()
     return bytes(raw), printed.decode("utf-8", "replace")
 
@@ -167,7 +215,7 @@ def _kill_group(child: subprocess.Popen[bytes]) -> None:
         child.stdout.close()
 
 
-def _outcome(child: subprocess.Popen[bytes], raw: bytes, printed: str) -> tuple[dict[str, Any], str, str]:
+def _outcome(child: subprocess.Popen[bytes], raw: bytes, printed: str) -> Answer:
     """The answer of a child that ended by itself. Its first line, the tier, says that the wall stood."""
     tier, confined, body = raw.partition(b"\n")
     if not confined:
@@ -177,20 +225,21 @@ def _outcome(child: subprocess.Popen[bytes], raw: bytes, printed: str) -> tuple[
         raise _death(child.returncode)
     try:
         answer = json.loads(body)
-    except ValueError as error:
-        raise _rejected("resources", "the policy's answer was cut off") from error
+    except (ValueError, RecursionError) as error:
+        raise rejected("resources", "the policy's answer was cut off") from error
     if not isinstance(answer, dict):
-        raise _rejected("resources", "the policy's answer is no object")
-    return answer, printed, f"process+{tier.decode('ascii', 'replace')}"
+        raise rejected("resources", "the policy's answer is no object")
+    return Answer(answer, f"process+{tier.decode('ascii', 'replace')}", printed)
 
 
 def _death(code: int) -> PolicyRejected:
     if code == -signal.SIGXCPU:
-        return _rejected("cpu", "the policy used more CPU time than it may")
+        return rejected("cpu", "the policy used more CPU time than it may")
     if code in (-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS):
-        return _rejected("memory", f"the policy's process died of {signal.Signals(-code).name}")
-    return _rejected("policy-exit", f"the policy's process ended by itself ({code}) without an answer")
+        return rejected("memory", f"the policy's process died of {signal.Signals(-code).name}")
+    return rejected("policy-exit", f"the policy's process ended by itself ({code}) without an answer")
 
 
-def _rejected(rule: str, message: str, line: int | None = None) -> PolicyRejected:
+def rejected(rule: str, message: str, line: int | None = None) -> PolicyRejected:
+    """A refusal with the rule's remedy."""
     return PolicyRejected(rule, message, REMEDIES.get(rule, ""), line)

@@ -205,6 +205,33 @@ def _code(error: ClientError) -> str:
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
+def describe_objects(uri: str, endpoint: str | None) -> dict[str, str]:
+    """What lies below the folder `s3://bucket/prefix` now: path within it to the object's ETag. Nothing is read."""
+    store, prefix = _folder(uri, endpoint)
+    found: dict[str, str] = {}
+    with store._translated(prefix):
+        for page in store.client.get_paginator("list_objects_v2").paginate(Bucket=store.bucket, Prefix=prefix):
+            found |= {item["Key"].removeprefix(prefix): item["ETag"] for item in page.get("Contents", ())}
+    return {path: tag for path, tag in found.items() if path and not path.endswith("/")}
+
+
+def fetch_folder(uri: str, endpoint: str | None, folder: Path) -> int:
+    """Download all that lies below `s3://bucket/prefix` to its path below `folder`; returns how many files that are."""
+    store, prefix = _folder(uri, endpoint)
+    paths = describe_objects(uri, endpoint)
+    for path in paths:
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with store._translated(prefix + path):
+            store.client.download_file(store.bucket, prefix + path, str(target))
+    return len(paths)
+
+
+def _folder(uri: str, endpoint: str | None) -> tuple[S3Store, str]:
+    bucket, _, prefix = uri.removeprefix("s3://").partition("/")
+    return S3Store(bucket, "", endpoint), f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+
+
 def fetch_objects(uri: str, endpoint: str | None, folder: Path) -> list[Path]:
     """Download the objects that match `s3://bucket/pattern` (`*` within a name) below `folder`, sorted by key."""
     bucket, _, pattern = uri.removeprefix("s3://").partition("/")

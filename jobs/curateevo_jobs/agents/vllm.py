@@ -13,18 +13,22 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import file_digest, sha256
+from hashlib import sha256
+from http.client import HTTPException
 from pathlib import Path
 
 from curateevo.api.errors import ContractBroken, Transient
 from curateevo_jobs.agents.hardware import count_gpus
+from curateevo_jobs.agents.identity import digest_model, served_name
 
 PR_SET_PDEATHSIG = 1
+LOOPBACK = "127.0.0.1"
+PROBE_SECONDS = 5.0
+"""How long a server may take to say which models it serves."""
 STOP_SECONDS = 20.0
 """How long the group may take to end after SIGTERM, before SIGKILL."""
 LOG_LINES = 15
@@ -49,16 +53,6 @@ class Server:
     process_group: int
 
 
-def digest_model(folder: Path) -> str:
-    """sha256 hex over the paths and contents of a folder's files."""
-    total = sha256()
-    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-        with path.open("rb") as file:
-            digest = file_digest(file, "sha256").hexdigest()
-        total.update(f"{path.relative_to(folder).as_posix()}\n{digest}\n".encode())
-    return total.hexdigest()
-
-
 @contextmanager
 def serve(
     folder: Path, *, arguments: Sequence[str], chat_template: str | None, start_seconds: float, scratch: Path
@@ -68,34 +62,38 @@ def serve(
     Raises Transient when the server ends or is not ready within `start_seconds`, with its last log lines, and
     ContractBroken when it serves another model.
     """
-    name = f"sha256-{digest_model(folder)[:32]}"
+    name = served_name(digest_model(folder))
     scratch.mkdir(parents=True, exist_ok=True)
-    if chat_template is not None:
-        template = scratch / f"{name}.jinja"
-        template.write_text(chat_template)
-        arguments = ["--chat-template", str(template), *arguments]
     port = _free_port()
     log = scratch / f"vllm-{name[7:15]}-{port}.log"
-    command = _command(folder, name, port, arguments)
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command,
+            server_command(folder, name, LOOPBACK, port, with_template(arguments, chat_template, scratch)),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=_environment(),
+            env=server_environment(),
             start_new_session=True,
             preexec_fn=_die_with_parent,
         )
     try:
-        base_url = f"http://127.0.0.1:{port}/v1"
+        base_url = f"http://{LOOPBACK}:{port}/v1"
         _await_ready(process, base_url, name, log, start_seconds)
         yield Server(base_url, name, process.pid)
     finally:
         _stop(process)
 
 
-def _command(folder: Path, name: str, port: int, arguments: Sequence[str]) -> list[str]:
+def with_template(arguments: Sequence[str], chat_template: str | None, scratch: Path) -> list[str]:
+    """The arguments, with the chat template as a file where there is one."""
+    if chat_template is None:
+        return list(arguments)
+    path = scratch / f"template-{sha256(chat_template.encode()).hexdigest()[:16]}.jinja"
+    path.write_text(chat_template, encoding="utf-8")
+    return ["--chat-template", str(path), *arguments]
+
+
+def server_command(folder: Path, name: str, host: str, port: int, arguments: Sequence[str]) -> list[str]:
     """The server's command. `arguments` come last, so that they win."""
     config = json.loads((folder / "config.json").read_text())
     dtype = config.get("dtype") or config.get("torch_dtype") or "auto"
@@ -104,7 +102,7 @@ def _command(folder: Path, name: str, port: int, arguments: Sequence[str]) -> li
         "-m",
         "vllm.entrypoints.openai.api_server",
         *("--model", str(folder), "--served-model-name", name),
-        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--host", host, "--port", str(port)),
         *("--dtype", str(dtype), "--generation-config", "vllm"),
         *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
         *(() if count_gpus() else CPU_ARGUMENTS),
@@ -112,7 +110,8 @@ def _command(folder: Path, name: str, port: int, arguments: Sequence[str]) -> li
     ]
 
 
-def _environment() -> dict[str, str]:
+def server_environment() -> dict[str, str]:
+    """The server's environment; what this process was given wins."""
     mine = {} if count_gpus() else CPU_ENVIRONMENT
     return {**mine, **OFFLINE_ENVIRONMENT, **os.environ}
 
@@ -132,7 +131,7 @@ def _free_port() -> int:
 def _await_ready(process: subprocess.Popen[bytes], base_url: str, name: str, log: Path, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        served = _served_models(base_url)
+        served = served_models(base_url)
         if served is not None:
             if served != [name]:
                 raise ContractBroken(f"the server at {base_url} serves {served}, not {name}")
@@ -148,12 +147,12 @@ def _await_ready(process: subprocess.Popen[bytes], base_url: str, name: str, log
     )
 
 
-def _served_models(base_url: str) -> list[str] | None:
+def served_models(base_url: str) -> list[str] | None:
     """Ids of the served models; None when the server does not answer yet."""
     try:
-        with urllib.request.urlopen(f"{base_url}/models", timeout=5) as response:
+        with urllib.request.urlopen(f"{base_url}/models", timeout=PROBE_SECONDS) as response:
             return [str(m["id"]) for m in json.load(response)["data"]]
-    except (urllib.error.URLError, ConnectionError, TimeoutError, json.JSONDecodeError):
+    except (OSError, HTTPException, ValueError, KeyError, TypeError):
         return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from importlib.resources import files
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -10,18 +11,16 @@ from urllib.parse import unquote, urlsplit
 from curateevo.api.base import digest_of
 from curateevo.api.errors import ContractBroken, Denied, SpecInvalid, Transient
 from curateevo.api.spec import BaseModelRef
+from curateevo.evolution.pods import CLAIM_ROOT, HUB_TOKEN_VARIABLE
 from curateevo.store.verify import sha256_of
 
-TOKEN_VARIABLE = "HF_TOKEN"
-"""The hub's token, from the Secret that `model.tokenSecretRef` names."""
-CLAIM_ROOT = Path("/mnt/claims")
-"""Where persistent volume claims are mounted: pvc://claim/path is CLAIM_ROOT/claim/path."""
 
+def find_base(model: BaseModelRef, *, endpoint: str | None = None, downloads: Path | None = None) -> Path:
+    """The folder with config, weights and tokenizer of the base model; downloads it for hf:// and s3://.
 
-def find_base(model: BaseModelRef) -> Path:
-    """The folder with config, weights and tokenizer of the base model; downloads it for hf://.
-
-    Raises ContractBroken when it is not there, Denied when the hub refuses, Transient when it is unreachable.
+    `endpoint` is that of an S3 server other than AWS. `downloads` is where a model from S3 goes; the hub's client has a
+    cache of its own. Raises ContractBroken when it is not there, Denied when it is refused, Transient when the hub or
+    the store is unreachable.
     """
     uri = urlsplit(model.base)
     match uri.scheme:
@@ -30,13 +29,15 @@ def find_base(model: BaseModelRef) -> Path:
         case "file" | "":
             folder = Path(unquote(uri.path))
         case "pvc":
-            folder = CLAIM_ROOT / uri.netloc / unquote(uri.path).lstrip("/")
+            folder = Path(CLAIM_ROOT) / uri.netloc / unquote(uri.path).lstrip("/")
         case "hf":
             folder = _download(f"{uri.netloc}{unquote(uri.path)}")
+        case "s3":
+            folder = _from_store(model.base, endpoint, downloads or Path(tempfile.mkdtemp(prefix="curateevo-base-")))
         case _:
             raise SpecInvalid(
                 f"model.base {model.base!r}: no base model can be read from {uri.scheme}://",
-                "use hf://org/name@revision, file:///folder, pvc://claim/path or builtin://toolworld",
+                "use hf://org/name@revision, s3://bucket/path, file:///path, pvc://claim/path or builtin://toolworld",
             )
     if not (folder / "config.json").is_file():
         raise ContractBroken(
@@ -46,16 +47,33 @@ def find_base(model: BaseModelRef) -> Path:
     return folder
 
 
-def fingerprint(model: BaseModelRef) -> str:
-    """What stands behind a base model's URI now: a digest of its files, or of the URI where a revision pins it.
+def fingerprint(model: BaseModelRef, endpoint: str | None = None) -> str:
+    """What stands behind a base model's URI now: a digest of its files, of the store's tags of them, or of the URI
+    where a revision pins it. Nothing is downloaded.
 
     Raises as `find_base` does.
     """
     if model.base.startswith("hf://"):
         return digest_of(model.base)
+    if model.base.startswith("s3://"):
+        from curateevo.store.s3 import describe_objects
+
+        return digest_of(describe_objects(model.base, endpoint))
     folder = find_base(model)
     named = sorted(p for p in folder.rglob("*") if p.is_file() and not p.name.startswith("."))
     return digest_of({p.relative_to(folder).as_posix(): sha256_of(p) for p in named})
+
+
+def _from_store(uri: str, endpoint: str | None, downloads: Path) -> Path:
+    """A folder of the store, with the store's keys; downloaded once."""
+    from curateevo.store.s3 import fetch_folder
+
+    folder = downloads / f"base-{digest_of(uri).removeprefix('sha256:')[:16]}"
+    if not folder.is_dir():
+        partial = Path(tempfile.mkdtemp(dir=downloads))
+        fetch_folder(uri, endpoint, partial)
+        partial.rename(folder)
+    return folder
 
 
 def _builtin(name: str) -> Path:
@@ -69,7 +87,7 @@ def _download(name: str) -> Path:
     repository, _, revision = name.partition("@")
     try:
         return Path(
-            snapshot_download(repository, revision=revision or None, token=os.environ.get(TOKEN_VARIABLE) or None)
+            snapshot_download(repository, revision=revision or None, token=os.environ.get(HUB_TOKEN_VARIABLE) or None)
         )
     except errors.GatedRepoError as error:
         raise Denied(f"the hub refuses {name}: gated", "set model.tokenSecretRef") from error

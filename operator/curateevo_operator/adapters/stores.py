@@ -1,0 +1,70 @@
+"""The artifact stores of evolutions, opened with the keys of their Secret."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from dataclasses import dataclass, field
+
+from curateevo.api.errors import Denied, SpecInvalid
+from curateevo.api.spec import Storage
+from curateevo.api.stage import StoreRef
+from curateevo.store.connect import connect
+from curateevo.store.protocol import Store
+from curateevo_operator.adapters.kubernetes import SECRET, Cluster
+
+KEEP_SECONDS = 30.0
+"""How long an opened store is used before its Secret is looked at again."""
+
+
+@dataclass(slots=True)
+class _Open:
+    store: Store
+    secret_version: str
+    looked_at: float
+
+
+@dataclass(slots=True)
+class Stores:
+    """Stores by where they are and which Secret opens them."""
+
+    cluster: Cluster
+    own_identity: bool
+    """Whether evolutions without a `secretRef` may use the operator's own identity."""
+    _open: dict[tuple[str, str, str | None, str | None], _Open] = field(default_factory=dict)
+
+    async def open(self, namespace: str, storage: Storage) -> Store:
+        """The store of an evolution. Raises SpecInvalid for storage that a cluster can't have, Denied for a Secret that
+        is not there or incomplete, or a store that does not honour conditional writes."""
+        if not storage.uri.startswith("s3://"):
+            raise SpecInvalid(
+                f"spec.storage.uri: {storage.uri}: a cluster keeps artifacts in S3", "e.g. s3://bucket/prefix"
+            )
+        name = storage.secret_ref.name if storage.secret_ref else None
+        if name is None and not self.own_identity:
+            raise Denied(
+                "spec.storage.secretRef is not set, and this operator does not lend its own identity",
+                "name a Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or let the operator's admin allow it",
+            )
+        place = (namespace, storage.uri, storage.endpoint, name)
+        now = asyncio.get_running_loop().time()
+        found = self._open.get(place)
+        if found is not None and now - found.looked_at < KEEP_SECONDS:
+            return found.store
+        keys, version = await self._keys(namespace, name) if name else (None, "")
+        if found is not None and found.secret_version == version:
+            found.looked_at = now
+            return found.store
+        store = connect(StoreRef(uri=storage.uri, endpoint=storage.endpoint), keys)
+        await asyncio.to_thread(store.check)
+        self._open[place] = _Open(store, version, now)
+        return store
+
+    async def _keys(self, namespace: str, name: str) -> tuple[dict[str, str], str]:
+        secret = await self.cluster.get(SECRET, namespace, name)
+        if secret is None:
+            raise Denied(f"spec.storage.secretRef: there is no Secret {name} in {namespace}", "create it")
+        keys = {k: base64.b64decode(v).decode() for k, v in (secret.get("data") or {}).items()}
+        if missing := {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} - keys.keys():
+            raise Denied(f"spec.storage.secretRef: Secret {name} lacks {', '.join(sorted(missing))}", "add it")
+        return keys, str(secret["metadata"]["resourceVersion"])

@@ -1,0 +1,96 @@
+"""kopf at the edge: it watches, and every event is a wake-up. It writes nothing: no handler that it keeps state for, no
+finalizer, no annotation, no Event of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import kopf
+from prometheus_client import CollectorRegistry
+
+from curateevo_operator.adapters.kubernetes import EVOLUTION, JOB, connected
+from curateevo_operator.adapters.stores import Stores
+from curateevo_operator.health import Health, serve
+from curateevo_operator.metrics import Metrics
+from curateevo_operator.reconcile import Reconciler
+from curateevo_operator.render import labels
+from curateevo_operator.settings import Settings
+from curateevo_operator.workers import Key, Workers
+
+logger = logging.getLogger(__name__)
+GROUP, API_VERSION = EVOLUTION.api_version.split("/")
+
+
+class Forever:
+    """Waits between tries that never end and can be begun anew: with a finite list kopf gives a watch up for good."""
+
+    def __iter__(self) -> Iterator[float]:
+        wait = 1.0
+        while True:
+            yield wait
+            wait = min(wait * 2.0, 30.0)
+
+
+async def run(settings: Settings, registry: CollectorRegistry, stop: asyncio.Event | None = None) -> None:
+    """Run until `stop` is set or a signal comes. Raises Denied when there is no cluster."""
+    metrics = Metrics(registry)
+    async with connected(metrics.count_call) as cluster:
+        reconciler = Reconciler(cluster, Stores(cluster, settings.own_identity), settings, metrics)
+        workers = Workers(reconciler, metrics, settings.concurrency, settings.resync_seconds)
+        health = Health(settings, cluster, workers, metrics)
+        runner = await serve(settings, registry, health)
+        tasks = [asyncio.create_task(t, name="health") for t in (health.watch_over(), health.measure_lag())]
+        try:
+            await kopf.operator(
+                registry=make_registry(workers, health),
+                settings=kopf_settings(),
+                standalone=True,
+                namespaces=list(settings.namespaces),
+                clusterwide=not settings.namespaces,
+                stop_flag=stop,
+            )
+        finally:
+            for task in tasks:
+                task.cancel()
+            await runner.cleanup()
+
+
+def make_registry(workers: Workers, health: Health) -> kopf.OperatorRegistry:
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.login(registry=registry)
+    def log_in(**kwargs: Any) -> kopf.ConnectionInfo | None:
+        return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
+
+    @kopf.on.event(GROUP, API_VERSION, EVOLUTION.plural, registry=registry)
+    def evolution_changed(namespace: str | None, name: str, **_: Any) -> None:
+        health.hear(EVOLUTION.plural)
+        workers.wake(Key(str(namespace), name))
+
+    @kopf.on.event("batch", "v1", JOB.plural, registry=registry, labels={labels.EVOLUTION: kopf.PRESENT})
+    def job_changed(namespace: str | None, meta: Any, **_: Any) -> None:
+        health.hear(JOB.plural)
+        workers.wake(Key(str(namespace), meta["labels"][labels.EVOLUTION]))
+
+    @kopf.on.cleanup(registry=registry)
+    async def stop(**_: Any) -> None:
+        await workers.stop()  # otherwise kopf waits for tasks that it does not know
+
+    return registry
+
+
+def kopf_settings() -> kopf.OperatorSettings:
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False
+    settings.networking.request_timeout = 30
+    settings.networking.connect_timeout = 10
+    settings.networking.error_backoffs = Forever()
+    settings.watching.server_timeout = 240
+    settings.watching.client_timeout = 300
+    settings.watching.connect_timeout = 10
+    settings.persistence.finalizer = "curateevo.io/kopf"
+    settings.scanning.disabled = True  # no rights on CRDs and namespaces are needed then
+    return settings

@@ -1,0 +1,480 @@
+"""One pass over one evolution: look, plan, apply, save, announce. No decision about the domain is made here."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from pydantic import ValidationError
+
+from curateevo.api.base import JsonObject, Model, digest_of
+from curateevo.api.errors import Conflict, ContractBroken, CurateEvoError, Denied, SpecInvalid, Transient
+from curateevo.api.evolution import (
+    CurationEvolution,
+    EvolutionStatus,
+    ObjectMeta,
+    PolicyVersion,
+    Reason,
+    Stage,
+    StageState,
+    StageStatus,
+)
+from curateevo.api.rules import changed_fixed
+from curateevo.api.spec import EvolutionSpec
+from curateevo.evolution.conditions import with_fault
+from curateevo.evolution.decision import (
+    Action,
+    CreateVersion,
+    DeleteArtifacts,
+    DeleteEvolution,
+    EvolutionSeen,
+    MoveChampion,
+    Notice,
+    Release,
+    StageSeen,
+    StartJob,
+    StopJob,
+    WriteDecision,
+)
+from curateevo.evolution.plan_evolution import plan_evolution
+from curateevo.evolution.plan_version import STAGES, TERMINAL, in_force, plan_version
+from curateevo.evolution.requests import Identity
+from curateevo.loop.effects import apply_to_store, store_initial_policy
+from curateevo.loop.observe import Observer
+from curateevo.policy.builtin import source_of
+from curateevo.store.protocol import Store
+from curateevo_operator.adapters import jobs as adapter
+from curateevo_operator.adapters.events import announce
+from curateevo_operator.adapters.jobs import JobsSeen
+from curateevo_operator.adapters.kubernetes import (
+    CLAIM,
+    CONFIG_MAP,
+    EVENT,
+    EVOLUTION,
+    JOB,
+    NETWORK_POLICY,
+    POD,
+    SERVICE,
+    VERSION,
+    Cluster,
+    kind_of,
+)
+from curateevo_operator.adapters.stores import Stores
+from curateevo_operator.metrics import Metrics
+from curateevo_operator.render import labels
+from curateevo_operator.render.network import render_network
+from curateevo_operator.render.settings import Owner, Parent
+from curateevo_operator.render.stage import render_stage
+from curateevo_operator.settings import Settings
+from curateevo_operator.workers import Key
+
+FINALIZER = "curateevo.io/cleanup"
+PAUSED = "curateevo.io/paused"
+RENDERED = "curateevo.io/rendered"
+"""Annotation with the digest of what a NetworkPolicy was rendered as: the same is not written again."""
+FAULT_SECONDS = 60.0
+"""How soon a pass is tried again after a fault that somebody must mend; a change of the object wakes it earlier."""
+DELETING_SECONDS = 1.0
+
+
+class NameTaken(CurateEvoError):
+    """An object that we have to make has the name of somebody else's."""
+
+
+@dataclass(slots=True)
+class _Pass:
+    """What one pass works on. `live` is renewed by each save."""
+
+    live: JsonObject
+    evolution: CurationEvolution
+    who: Identity
+    parent: Parent
+    store: Store
+    jobs: JobsSeen
+    versions_live: dict[int, JsonObject]
+    versions: dict[int, PolicyVersion]
+    changed: bool = False
+    wakes: list[float] = field(default_factory=list)
+
+    def wake(self, seconds: float | None) -> None:
+        if seconds is not None:
+            self.wakes.append(seconds)
+
+
+@dataclass(slots=True)
+class Reconciler:
+    cluster: Cluster
+    stores: Stores
+    settings: Settings
+    metrics: Metrics
+    clock: Callable[[], float] = time.time
+    _observers: dict[str, Observer] = field(default_factory=dict)
+    _networked: dict[str, int] = field(default_factory=dict)
+    """The generation of each evolution whose NetworkPolicies were applied by this process."""
+    _tidied: set[str] = field(default_factory=set)
+    """Main Jobs whose Services and claims were deleted by this process."""
+
+    async def __call__(self, key: Key) -> float | None:
+        """One pass. Seconds until the next at the latest; None when the object is gone."""
+        live = await self.cluster.get(EVOLUTION, key.namespace, key.name)
+        if live is None:
+            self.metrics.forget(*key)
+            return None
+        if (live["metadata"].get("annotations") or {}).get(PAUSED) == "true":
+            return self.settings.resync_seconds
+        try:
+            if adapter.terminating(live):
+                return await self._finalize(live)
+            live = await self._with_finalizer(live)
+            return await self._pass(live)
+        except SpecInvalid as error:
+            return await self._fault(live, "Ready", Reason.SPEC_INVALID, error)
+        except NameTaken as error:
+            return await self._fault(live, "Ready", Reason.ALREADY_EXISTS, error)
+
+    async def _pass(self, live: JsonObject) -> float:
+        work = await self._look(live)
+        if isinstance(work, float):
+            return work
+        observer = self._observer(work)
+        try:
+            await self._store_initial_policy(work)
+            seen = await asyncio.to_thread(observer.evolution, work.evolution, work.versions, work.jobs)
+        except (Transient, Denied) as error:
+            return await self._store_fault(live, error)
+        await self._apply_network(work)
+        try:
+            await self._tick_evolution(work, seen)
+            for version in [v for v in work.versions.values() if not _settled(v)]:
+                await self._tick_version(work, version, seen, observer)
+        except (Denied, ContractBroken) as error:
+            reason = Reason.DENIED if isinstance(error, Denied) else Reason.SPEC_INVALID
+            return await self._fault(work.live, "Ready", reason, error)
+        await self._tidy(work)
+        self.metrics.show(work.evolution, work.versions.values(), self.clock())
+        return 0.0 if work.changed else min(work.wakes, default=self.settings.resync_seconds)
+
+    async def _look(self, live: JsonObject) -> _Pass | float:
+        """Everything of an evolution, read now; a wait when its store can't be opened."""
+        evolution = parse_evolution(live)
+        meta = evolution.metadata
+        assert meta.uid is not None
+        selector = labels.selector(meta.uid)
+        found = await self.cluster.find(VERSION, meta.namespace, selector)
+        versions_live = {int(v["spec"]["number"]): v for v in found if not adapter.terminating(v)}
+        versions = {n: parse_version(v) for n, v in sorted(versions_live.items())}
+        if 0 in versions and (changed := changed_fixed(versions[0].spec.evolution_spec, evolution.spec)):
+            raise SpecInvalid(f"{changed[0]}: can't change once the run has begun", "make another CurationEvolution")
+        jobs = await self._list_jobs(meta.namespace, selector)
+        try:
+            store = await self.stores.open(meta.namespace, evolution.spec.storage)
+        except (Transient, Denied) as error:
+            return await self._store_fault(live, error)
+        who, parent = Identity(meta.name, meta.uid), Parent(meta.name, meta.namespace, meta.uid)
+        return _Pass(live, evolution, who, parent, store, jobs, versions_live, versions)
+
+    async def _list_jobs(self, namespace: str, selector: str) -> JobsSeen:
+        found = await self.cluster.find(JOB, namespace, selector)
+        open_ = [j for j in found if not adapter.terminating(j)]
+        pods = await self.cluster.find(POD, namespace, selector) if open_ else []
+        words = {j["metadata"]["name"]: await self._why_no_pod(j) for j in adapter.without_pods(open_, pods)}
+        return adapter.group_jobs(found, pods, words)
+
+    async def _why_no_pod(self, job: JsonObject) -> str:
+        """What the Job controller said when quota or admission refused a pod."""
+        meta = job["metadata"]
+        fields = f"involvedObject.uid={meta['uid']},reason=FailedCreate"
+        events = await self.cluster.find(EVENT, meta["namespace"], fields=fields)
+        newest = max(events, key=lambda e: str(e.get("lastTimestamp") or ""), default=None)
+        return str(newest["message"]) if newest else ""
+
+    async def _tick_evolution(self, work: _Pass, seen: EvolutionSeen) -> None:
+        before = work.evolution.status
+        generation = work.evolution.metadata.generation
+        decision = plan_evolution(work.who, work.evolution.spec, before, seen, self.clock(), generation)
+        for action in decision.actions:
+            await self._apply(work, action)
+        work.wake(decision.wake_in)
+        work.changed |= bool(decision.actions)
+        if decision.status != before:
+            self._count_stages(work, before.stages, decision.status.stages, seen.stages)
+            work.live = await self._save(work.live, decision.status)
+            work.evolution = work.evolution.model_copy(update={"status": decision.status})
+            work.changed = True
+        await self._announce(work.live, decision.notices)
+
+    async def _tick_version(self, work: _Pass, version: PolicyVersion, seen: EvolutionSeen, observer: Observer) -> None:
+        number = version.spec.number
+        try:
+            stages = await asyncio.to_thread(observer.version_stages, work.evolution, version, seen, work.jobs)
+        except (Transient, Denied) as error:
+            work.wake(await self._store_fault(work.live, error))
+            return
+        spec = in_force(version.spec, work.evolution.spec)
+        decision = plan_version(work.who, spec, version.status, stages, self.clock())
+        for action in decision.actions:
+            await self._apply(work, action)
+        work.wake(decision.wake_in)
+        work.changed |= bool(decision.actions)
+        if decision.status != version.status:
+            self._count_stages(work, version.status.stages, decision.status.stages, stages.stages)
+            work.versions_live[number] = await self._save(work.versions_live[number], decision.status)
+            work.versions[number] = version.model_copy(update={"status": decision.status})
+            work.changed = True
+        await self._announce(work.versions_live[number], decision.notices)
+
+    async def _apply(self, work: _Pass, action: Action) -> None:
+        match action:
+            case StartJob():
+                owner, spec = self._owner(work, action)
+                for manifest in render_stage(
+                    self.settings.render, work.parent, owner, spec, action.name, action.request
+                ):
+                    await self._create(manifest, work.parent.uid)
+            case StopJob():
+                await self._stop(work, action.name)
+            case CreateVersion():
+                await self._create(_version_manifest(work, action), work.parent.uid)
+            case WriteDecision() | MoveChampion() | DeleteArtifacts():
+                await asyncio.to_thread(apply_to_store, work.store, work.who.uid, action)
+            case DeleteEvolution():
+                await self.cluster.delete(work.live)
+            case Release():
+                pass  # only planned for a deletion, which is not planned here
+            case _:
+                assert_never(action)
+
+    def _owner(self, work: _Pass, action: StartJob) -> tuple[Owner, EvolutionSpec]:
+        """Whose child a job is, and the spec that it runs under."""
+        number = action.request.version
+        if action.request.stage in STAGES and number is not None:
+            spec = in_force(work.versions[number].spec, work.evolution.spec).evolution_spec
+            return _owner_of(work.versions_live[number]), spec
+        return _owner_of(work.live), work.evolution.spec
+
+    async def _create(self, manifest: JsonObject, uid: str) -> None:
+        """Create, unless it is there. Raises NameTaken when the name is somebody else's."""
+        try:
+            await self.cluster.create(manifest)
+        except Conflict as error:
+            kind, meta = kind_of(manifest), manifest["metadata"]
+            there = await self.cluster.get(kind, meta["namespace"], meta["name"])
+            if there is not None and adapter.label(there, labels.EVOLUTION_UID) != uid:
+                raise NameTaken(
+                    f"{kind.kind} {meta['name']} is there already and belongs to something else",
+                    "remove it, or choose another name for this evolution",
+                ) from error
+
+    async def _stop(self, work: _Pass, name: str) -> None:
+        """Delete an attempt: its main Job, its servers, their Services."""
+        group = work.jobs.groups.get(name)
+        for job in (*(group.beside if group else ()), *((group.main,) if group and group.main else ())):
+            if not adapter.terminating(job):
+                await self.cluster.delete(job)
+        await self._delete_beside(work, name)
+
+    async def _delete_beside(self, work: _Pass, name: str) -> None:
+        """What an attempt has beside Jobs."""
+        selector = f"{labels.selector(work.parent.uid)},{labels.JOB}={name}"
+        for kind in (SERVICE, CLAIM):
+            for live in await self.cluster.find(kind, work.parent.namespace, selector):
+                await self.cluster.delete(live)
+
+    async def _tidy(self, work: _Pass) -> None:
+        """Free what attempts that have ended still hold: a server keeps a GPU, a claim a disk."""
+        for job in work.jobs.leftovers:
+            await self.cluster.delete(job)
+        for group in work.jobs.groups.values():
+            if group.over and group.beside and group.main is not None:
+                uid = group.main["metadata"]["uid"]
+                if uid not in self._tidied:
+                    await self._delete_beside(work, group.name)
+                    self._tidied.add(uid)
+
+    async def _finalize(self, live: JsonObject) -> float | None:
+        """The object is being deleted: jobs end first, then artifacts go if the spec says so, then the object."""
+        meta = live["metadata"]
+        if FINALIZER not in (meta.get("finalizers") or ()):
+            return None
+        jobs = await self.cluster.find(JOB, meta["namespace"], labels.selector(meta["uid"]))
+        for job in jobs:
+            if not adapter.terminating(job):
+                await self.cluster.delete(job)
+        if jobs:
+            return DELETING_SECONDS
+        try:
+            evolution = parse_evolution(live)
+        except SpecInvalid:
+            evolution = None  # it never ran: there is nothing in the store
+        if evolution is not None:
+            who, seen = Identity(meta["name"], meta["uid"]), EvolutionSeen(deleting=True)
+            decision = plan_evolution(who, evolution.spec, evolution.status, seen, self.clock())
+            for action in decision.actions:
+                if isinstance(action, DeleteArtifacts):
+                    await self._delete_artifacts(live, evolution, action)
+        await self.cluster.set_finalizers(live, [f for f in meta["finalizers"] if f != FINALIZER])
+        self.metrics.forget(meta["namespace"], meta["name"])
+        self._observers.pop(meta["uid"], None)
+        self._networked.pop(meta["uid"], None)
+        return None
+
+    async def _delete_artifacts(self, live: JsonObject, evolution: CurationEvolution, action: DeleteArtifacts) -> None:
+        try:
+            store = await self.stores.open(evolution.metadata.namespace, evolution.spec.storage)
+            await asyncio.to_thread(apply_to_store, store, str(evolution.metadata.uid), action)
+        except (Transient, Denied) as error:
+            error.hint = error.hint or "set spec.reclaimPolicy to Retain to let the object go without its artifacts"
+            await self._store_fault(live, error)
+            raise
+
+    async def _with_finalizer(self, live: JsonObject) -> JsonObject:
+        finalizers = live["metadata"].get("finalizers") or []
+        if FINALIZER in finalizers:
+            return live
+        return await self.cluster.set_finalizers(live, [*finalizers, FINALIZER]) or live
+
+    async def _store_initial_policy(self, work: _Pass) -> None:
+        if work.versions:
+            return
+        source = await self._initial_policy(work.evolution)
+        try:
+            await asyncio.to_thread(store_initial_policy, work.store, work.who.uid, source)
+        except ContractBroken as error:
+            raise SpecInvalid(f"spec.policy.initial: {error.message}", error.hint) from error
+
+    async def _initial_policy(self, evolution: CurationEvolution) -> str:
+        initial, namespace = evolution.spec.policy.initial, evolution.metadata.namespace
+        if initial.builtin is not None:
+            return source_of(initial.builtin)
+        if (ref := initial.config_map_key_ref) is None:
+            raise SpecInvalid("spec.policy.initial.uri: a cluster has no files", "put it into a ConfigMap")
+        found = await self.cluster.get(CONFIG_MAP, namespace, ref.name)
+        source = ((found or {}).get("data") or {}).get(ref.key)
+        if source is None:
+            raise SpecInvalid(
+                f"spec.policy.initial.configMapKeyRef: no key {ref.key} in a ConfigMap {ref.name} of {namespace}",
+                f"kubectl create configmap {ref.name} --from-file={ref.key}",
+            )
+        return str(source)
+
+    async def _apply_network(self, work: _Pass) -> None:
+        generation = work.evolution.metadata.generation
+        if self._networked.get(work.who.uid) == generation:
+            return
+        there = await self.cluster.find(NETWORK_POLICY, work.parent.namespace, labels.selector(work.parent.uid))
+        rendered = {p["metadata"]["name"]: (p["metadata"].get("annotations") or {}).get(RENDERED) for p in there}
+        for manifest in render_network(self.settings.render, work.parent, _owner_of(work.live), work.evolution.spec):
+            digest = digest_of(manifest)
+            if rendered.get(manifest["metadata"]["name"]) != digest:
+                manifest["metadata"]["annotations"] = {RENDERED: digest}
+                await self.cluster.apply(manifest)
+        self._networked[work.who.uid] = generation
+
+    def _observer(self, work: _Pass) -> Observer:
+        """What was read of immutable objects is kept between passes."""
+        observer = self._observers.get(work.who.uid)
+        if observer is None:
+            observer = self._observers[work.who.uid] = Observer(work.store, work.who.name, work.who.uid)
+        observer.store = work.store
+        return observer
+
+    async def _save(self, live: JsonObject, status: Model) -> JsonObject:
+        """Write the status of the object as it was read. Raises Conflict when it has changed meanwhile."""
+        saved = await self.cluster.replace_status({**live, "status": status.to_wire()})
+        if saved is None:
+            raise Conflict(f"{live['metadata']['name']} was deleted meanwhile")
+        return saved
+
+    async def _announce(self, about: JsonObject, notices: Iterable[Notice]) -> None:
+        for notice in notices:
+            await announce(self.cluster, about, notice, self.clock())
+
+    async def _store_fault(self, live: JsonObject, error: Transient | Denied) -> float:
+        name = live["metadata"]["name"]
+        denied = isinstance(error, Denied)
+        self.metrics.store_errors.labels(live["metadata"]["namespace"], name, "Denied" if denied else "Transient").inc()
+        reason = Reason.DENIED if denied else Reason.INFRASTRUCTURE
+        return await self._fault(live, "ArtifactStoreReachable", reason, error, 10.0)
+
+    async def _fault(
+        self, live: JsonObject, kind: str, reason: Reason, error: CurateEvoError, wait: float = FAULT_SECONDS
+    ) -> float:
+        """Say in a condition, and once in an Event, why no plan could be made."""
+        raw = EvolutionStatus.model_validate(live.get("status") or {})
+        generation = live["metadata"]["generation"]
+        status = with_fault(raw, kind, reason, str(error), generation, self.clock())
+        if status != raw:
+            saved = await self._save(live, status)
+            await announce(self.cluster, saved, Notice(reason.value, str(error), warning=True), self.clock())
+        return wait
+
+    def _count_stages(
+        self,
+        work: _Pass,
+        before: dict[str, StageStatus],
+        after: dict[str, StageStatus],
+        seen: Mapping[Stage, StageSeen],
+    ) -> None:
+        for name, stage in after.items():
+            old = before.get(name)
+            if stage.state is not StageState.DONE or (old is not None and old.state is StageState.DONE):
+                continue
+            done = seen[Stage(name)].done if Stage(name) in seen else None
+            if done is not None and done.manifest is not None:
+                self.metrics.stage_done(work.evolution, name, done.manifest)
+
+
+def parse_evolution(live: JsonObject) -> CurationEvolution:
+    """The object as our model. Raises SpecInvalid with the field's path."""
+    try:
+        return CurationEvolution(metadata=_meta(live), spec=live.get("spec") or {}, status=live.get("status") or {})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise SpecInvalid(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+
+
+def parse_version(live: JsonObject) -> PolicyVersion:
+    """The object as our model. Raises ContractBroken."""
+    try:
+        return PolicyVersion(metadata=_meta(live), spec=live["spec"], status=live.get("status") or {})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = f"PolicyVersion {live['metadata']['name']}: {'.'.join(map(str, first['loc']))}"
+        raise ContractBroken(f"{where}: {first['msg']}", "was it made by another release?") from error
+
+
+def _meta(live: JsonObject) -> ObjectMeta:
+    meta = live["metadata"]
+    return ObjectMeta(
+        name=meta["name"],
+        namespace=meta["namespace"],
+        labels=meta.get("labels") or {},
+        uid=meta["uid"],
+        generation=meta.get("generation", 1),
+    )
+
+
+def _owner_of(live: JsonObject) -> Owner:
+    return Owner(live["apiVersion"], live["kind"], live["metadata"]["name"], live["metadata"]["uid"])
+
+
+def _version_manifest(work: _Pass, action: CreateVersion) -> JsonObject:
+    owner = _owner_of(work.live)
+    return {
+        "apiVersion": VERSION.api_version,
+        "kind": VERSION.kind,
+        "metadata": {
+            "name": action.name,
+            "namespace": work.parent.namespace,
+            "labels": labels.of_version(work.parent, action.spec.number),
+            "ownerReferences": [owner.reference()],
+        },
+        "spec": action.spec.to_wire(),
+    }
+
+
+def _settled(version: PolicyVersion) -> bool:
+    return version.status.phase in TERMINAL and version.status.verdict is not None

@@ -1,0 +1,1 @@
+"""What is rendered, as files to read. `python -m tests.operator.render.goldens` writes them again."""
