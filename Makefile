@@ -27,7 +27,7 @@ check: setup  ## format, lint, types, import contracts, unit and state tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy core jobs operator
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q -m "not train and not vllm and not s3 and not slow" tests
+	$(BIN)/pytest -q -m "not train and not vllm and not s3 and not slow and not cluster and not node" tests
 
 test: setup  ## everything: also real training, a real vLLM and a real S3 server
 	$(BIN)/pytest tests
