@@ -5,10 +5,15 @@ PYTHON ?= python3.11
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help setup demo check test crds lock clean
+# Of `make images`: the engine (docker, podman, buildah) and the tag. Of `make cluster`: its folder.
+ENGINE ?= docker
+TAG ?= dev
+CLUSTER ?= $(HOME)/.cache/curateevo/cluster
+
+.PHONY: help setup demo check test images cluster cluster-down crds lock clean
 
 help:  ## show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: $(VENV)/.done  ## make the environment in .venv, everything pinned by hash
 
@@ -29,19 +34,41 @@ check: setup  ## format, lint, types, import contracts, unit and state tests
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q -m "not train and not vllm and not s3 and not slow and not cluster and not node" tests
 
-test: setup  ## everything: also real training, a real vLLM and a real S3 server
+test: setup  ## everything: also real training, a real vLLM, a real S3 server, a real cluster (built first; root)
+	tests/cluster/build.sh > /dev/null
+	VENV=$(VENV) tests/cluster/images.sh
 	$(BIN)/pytest tests
 
-crds: setup  ## make crds/ from the API models
+images:  ## the container images, by ENGINE
+	for image in operator jobs sandbox trainer; do \
+	  $(ENGINE) build -f images/$$image/Containerfile -t curateevo-$$image:$(TAG) . || exit 1; \
+	done
+
+cluster: setup  ## a real one-node cluster with the images in CLUSTER, from source (root)
+	tests/cluster/up.sh $(CLUSTER)
+	VENV=$(VENV) tests/cluster/images.sh $(CLUSTER)
+
+cluster-down:  ## end it
+	tests/cluster/down.sh $(CLUSTER)
+
+crds: setup  ## make crds/ from the API models, and the chart's copy
 	@for kind in CurationEvolution:curationevolutions PolicyVersion:policyversions; do \
 	  $(BIN)/python -c 'import sys; from curateevo.api.crd import crd_yaml; sys.stdout.write(crd_yaml(sys.argv[1]))' \
 	    "$${kind%%:*}" > "crds/curateevo.io_$${kind##*:}.yaml" || exit 1; \
 	done
+	cp crds/*.yaml charts/curateevo/files/crds/
 
-lock: setup  ## resolve the requirements again
-	$(BIN)/uv pip compile --quiet --upgrade pyproject.toml requirements.build.in --all-extras --no-extra serve \
-	  --override requirements.override.txt --generate-hashes --python-version 3.11 --no-emit-index-url --no-header -o requirements.txt
-	$(BIN)/uv pip compile --quiet requirements.uv.in --generate-hashes --python-version 3.11 --no-emit-index-url --no-header -o requirements.uv.txt
+COMPILE := uv pip compile --quiet --generate-hashes --python-version 3.11 --no-emit-index-url --no-header
+lock: setup  ## resolve the requirements again, of the environment and of each image
+	$(BIN)/$(COMPILE) --upgrade pyproject.toml requirements.build.in --all-extras --no-extra serve \
+	  --override requirements.override.txt -o requirements.txt
+	$(BIN)/$(COMPILE) requirements.uv.in -o requirements.uv.txt
+	$(BIN)/$(COMPILE) --no-annotate pyproject.toml --extra operator -c requirements.txt -o images/operator/requirements.txt
+	$(BIN)/$(COMPILE) --no-annotate images/sandbox/requirements.in -c requirements.txt -o images/sandbox/requirements.txt
+	$(BIN)/$(COMPILE) --no-annotate pyproject.toml --extra train --extra serve-cpu --override requirements.override.txt \
+	  -c requirements.txt -o images/jobs/requirements.txt
+	$(BIN)/$(COMPILE) --no-annotate pyproject.toml --extra train --extra serve \
+	  -c <(grep -oE '^[a-z0-9.-]+==[^ ]+' requirements.txt | grep -v '^apache-tvm-ffi=') -o images/trainer/requirements.txt
 
 clean:  ## remove environment, caches and runs
 	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache .import_linter_cache runs

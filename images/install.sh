@@ -8,7 +8,8 @@ certificates=/etc/ssl/certs/ca-certificates.crt
 if [ -f $certificates ]; then export PIP_CERT=$certificates SSL_CERT_FILE=$certificates; fi
 if [ -d /var/cache/uv ]; then export UV_CACHE_DIR=/var/cache/uv UV_LINK_MODE=copy; else export UV_NO_CACHE=1; fi
 python3 -m venv /tmp/uv
-/tmp/uv/bin/pip install --quiet --disable-pip-version-check --no-cache-dir --require-hashes -r /build/requirements.uv.txt
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
+/tmp/uv/bin/pip install --quiet --require-hashes -r /build/requirements.uv.txt
 /tmp/uv/bin/uv venv --quiet --python "$(command -v python3)" /opt/venv
 /tmp/uv/bin/uv pip sync --quiet --python /opt/venv/bin/python --require-hashes --no-build --compile-bytecode \
   /build/requirements.txt

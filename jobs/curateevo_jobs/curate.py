@@ -11,8 +11,7 @@ import polars as pl
 from curateevo.api.errors import PolicyRejected
 from curateevo.api.stage import CurateParams, CurateSummary, Outcome
 from curateevo.policy.exchange import CONTEXT, POLICY
-from curateevo.policy.gate import Curated, OnStep, ask_twice, judge
-from curateevo.policy.quantity import gate_settings
+from curateevo.policy.gate import Curated, OnStep, ask_twice, gate_settings, judge
 from curateevo.policy.sandbox import Answer
 from curateevo.trajectories import corpus as layout
 from curateevo.trajectories.model import JsonObject

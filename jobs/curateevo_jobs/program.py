@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import resource
+import signal
 import sys
 import tempfile
 import time
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
@@ -50,6 +51,7 @@ MAX_TOLD_BYTES = 2000
 
 def main(argv: list[str] | None = None) -> int:
     """Run one stage, or one step of it. Returns the exit code; the termination log says the same in JSON."""
+    signal.signal(signal.SIGTERM, _stop)
     options = _options(argv)
     progress = open_progress(options.stage, options.progress)
     try:
@@ -65,6 +67,11 @@ def main(argv: list[str] | None = None) -> int:
     finally:
         progress.close()
     return _end(options.termination_log, options.stage, ExitCode.OK, outcome, message)
+
+
+def _stop(number: int, frame: object) -> NoReturn:
+    """End as one that the signal had killed: the first process of a container would not hear it otherwise."""
+    sys.exit(128 + number)
 
 
 def _options(argv: list[str] | None) -> argparse.Namespace:

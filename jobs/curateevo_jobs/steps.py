@@ -13,7 +13,7 @@ from pathlib import Path
 
 from curateevo.api.stage import CurateParams, Manifest, StageRequest
 from curateevo.policy import exchange
-from curateevo.policy.quantity import gate_settings
+from curateevo.policy.gate import gate_settings
 from curateevo.store.artifacts import fetch_inputs, read_manifest
 from curateevo.store.connect import connect
 from curateevo.store.protocol import Store

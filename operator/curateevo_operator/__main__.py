@@ -35,6 +35,12 @@ def main(
     serve_image: Annotated[str, typer.Option(envvar=_env("SERVE_IMAGE"), help="vLLM; default: trainer")] = "",
     image_pull_policy: Annotated[str, typer.Option(envvar=_env("IMAGE_PULL_POLICY"))] = "IfNotPresent",
     image_pull_secret: Annotated[list[str] | None, typer.Option(envvar=_env("IMAGE_PULL_SECRETS"))] = None,
+    work_storage_class: Annotated[
+        str,
+        typer.Option(
+            envvar=_env("WORK_STORAGE_CLASS"), help="of claims for sandbox.isolation Pod; default: the cluster's"
+        ),
+    ] = "",
     job_ttl_seconds: Annotated[int, typer.Option(envvar=_env("JOB_TTL_SECONDS"), min=0)] = 3600,
     namespace: Annotated[
         list[str] | None, typer.Option(envvar=_env("NAMESPACES"), help="where to look; none: everywhere")
@@ -59,6 +65,7 @@ def main(
         image_pull_policy=image_pull_policy,
         image_pull_secrets=tuple(image_pull_secret or ()),
         job_ttl_seconds=job_ttl_seconds,
+        work_storage_class=work_storage_class,
     )
     settings = Settings(
         render=render,

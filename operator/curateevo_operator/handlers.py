@@ -66,12 +66,12 @@ def make_registry(workers: Workers, health: Health) -> kopf.OperatorRegistry:
         return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
 
     @kopf.on.event(GROUP, API_VERSION, EVOLUTION.plural, registry=registry)
-    def evolution_changed(namespace: str | None, name: str, **_: Any) -> None:
+    async def evolution_changed(namespace: str | None, name: str, **_: Any) -> None:
         health.hear(EVOLUTION.plural)
         workers.wake(Key(str(namespace), name))
 
     @kopf.on.event("batch", "v1", JOB.plural, registry=registry, labels={labels.EVOLUTION: kopf.PRESENT})
-    def job_changed(namespace: str | None, meta: Any, **_: Any) -> None:
+    async def job_changed(namespace: str | None, meta: Any, **_: Any) -> None:
         health.hear(JOB.plural)
         workers.wake(Key(str(namespace), meta["labels"][labels.EVOLUTION]))
 

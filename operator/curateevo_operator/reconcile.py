@@ -39,7 +39,8 @@ from curateevo.evolution.decision import (
     StopJob,
     WriteDecision,
 )
-from curateevo.evolution.plan_evolution import plan_evolution
+from curateevo.evolution.plan_evolution import TERMINAL as OVER
+from curateevo.evolution.plan_evolution import plan_evolution, time_left
 from curateevo.evolution.plan_version import STAGES, TERMINAL, in_force, plan_version
 from curateevo.evolution.requests import Identity
 from curateevo.loop.effects import apply_to_store, store_initial_policy
@@ -58,6 +59,8 @@ from curateevo_operator.adapters.kubernetes import (
     NETWORK_POLICY,
     POD,
     SERVICE,
+    TRAIN_JOB,
+    TRAIN_RUNTIME,
     VERSION,
     Cluster,
     kind_of,
@@ -92,7 +95,6 @@ class _Pass:
     evolution: CurationEvolution
     who: Identity
     parent: Parent
-    store: Store
     jobs: JobsSeen
     versions_live: dict[int, JsonObject]
     versions: dict[int, PolicyVersion]
@@ -137,17 +139,18 @@ class Reconciler:
 
     async def _pass(self, live: JsonObject) -> float:
         work = await self._look(live)
-        if isinstance(work, float):
-            return work
-        observer = self._observer(work)
+        if _over(work):
+            return await self._wait_for_the_end_of_time(work)
         try:
-            await self._store_initial_policy(work)
+            store = await self.stores.open(work.parent.namespace, work.evolution.spec.storage)
+            observer = self._observer(work, store)
+            await self._store_initial_policy(work, store)
             seen = await asyncio.to_thread(observer.evolution, work.evolution, work.versions, work.jobs)
         except (Transient, Denied) as error:
             return await self._store_fault(live, error)
         await self._apply_network(work)
         try:
-            await self._tick_evolution(work, seen)
+            await self._tick_evolution(work, seen, store)
             for version in [v for v in work.versions.values() if not _settled(v)]:
                 await self._tick_version(work, version, seen, observer)
         except (Denied, ContractBroken) as error:
@@ -157,8 +160,8 @@ class Reconciler:
         self.metrics.show(work.evolution, work.versions.values(), self.clock())
         return 0.0 if work.changed else min(work.wakes, default=self.settings.resync_seconds)
 
-    async def _look(self, live: JsonObject) -> _Pass | float:
-        """Everything of an evolution, read now; a wait when its store can't be opened."""
+    async def _look(self, live: JsonObject) -> _Pass:
+        """Everything of an evolution on the cluster, read now."""
         evolution = parse_evolution(live)
         meta = evolution.metadata
         assert meta.uid is not None
@@ -168,16 +171,26 @@ class Reconciler:
         versions = {n: parse_version(v) for n, v in sorted(versions_live.items())}
         if 0 in versions and (changed := changed_fixed(versions[0].spec.evolution_spec, evolution.spec)):
             raise SpecInvalid(f"{changed[0]}: can't change once the run has begun", "make another CurationEvolution")
-        jobs = await self._list_jobs(meta.namespace, selector)
-        try:
-            store = await self.stores.open(meta.namespace, evolution.spec.storage)
-        except (Transient, Denied) as error:
-            return await self._store_fault(live, error)
+        specs = [evolution.spec, *(v.spec.evolution_spec for v in versions.values() if not _settled(v))]
+        gangs = any(s.training.engine == "TrainJob" for s in specs)
+        jobs = await self._list_jobs(meta.namespace, selector, gangs)
         who, parent = Identity(meta.name, meta.uid), Parent(meta.name, meta.namespace, meta.uid)
-        return _Pass(live, evolution, who, parent, store, jobs, versions_live, versions)
+        return _Pass(live, evolution, who, parent, jobs, versions_live, versions)
 
-    async def _list_jobs(self, namespace: str, selector: str) -> JobsSeen:
+    async def _wait_for_the_end_of_time(self, work: _Pass) -> float:
+        """Nothing is left to do for an evolution that is over, but to delete it when its time has come. Many are over:
+        the store is not asked."""
+        self.metrics.show(work.evolution, work.versions.values(), self.clock())
+        left = time_left(work.evolution.spec, work.evolution.status, self.clock())
+        if left is not None and left <= 0:
+            await self.cluster.delete(work.live)
+            return DELETING_SECONDS
+        return self.settings.resync_seconds if left is None else left
+
+    async def _list_jobs(self, namespace: str, selector: str, gangs: bool) -> JobsSeen:
         found = await self.cluster.find(JOB, namespace, selector)
+        if gangs:
+            found += await self.cluster.find(TRAIN_JOB, namespace, selector)
         open_ = [j for j in found if not adapter.terminating(j)]
         pods = await self.cluster.find(POD, namespace, selector) if open_ else []
         words = {j["metadata"]["name"]: await self._why_no_pod(j) for j in adapter.without_pods(open_, pods)}
@@ -191,12 +204,12 @@ class Reconciler:
         newest = max(events, key=lambda e: str(e.get("lastTimestamp") or ""), default=None)
         return str(newest["message"]) if newest else ""
 
-    async def _tick_evolution(self, work: _Pass, seen: EvolutionSeen) -> None:
+    async def _tick_evolution(self, work: _Pass, seen: EvolutionSeen, store: Store) -> None:
         before = work.evolution.status
         generation = work.evolution.metadata.generation
         decision = plan_evolution(work.who, work.evolution.spec, before, seen, self.clock(), generation)
         for action in decision.actions:
-            await self._apply(work, action)
+            await self._apply(work, action, store)
         work.wake(decision.wake_in)
         work.changed |= bool(decision.actions)
         if decision.status != before:
@@ -216,7 +229,7 @@ class Reconciler:
         spec = in_force(version.spec, work.evolution.spec)
         decision = plan_version(work.who, spec, version.status, stages, self.clock())
         for action in decision.actions:
-            await self._apply(work, action)
+            await self._apply(work, action, observer.store)
         work.wake(decision.wake_in)
         work.changed |= bool(decision.actions)
         if decision.status != version.status:
@@ -226,7 +239,7 @@ class Reconciler:
             work.changed = True
         await self._announce(work.versions_live[number], decision.notices)
 
-    async def _apply(self, work: _Pass, action: Action) -> None:
+    async def _apply(self, work: _Pass, action: Action, store: Store) -> None:
         match action:
             case StartJob():
                 owner, spec = self._owner(work, action)
@@ -239,7 +252,7 @@ class Reconciler:
             case CreateVersion():
                 await self._create(_version_manifest(work, action), work.parent.uid)
             case WriteDecision() | MoveChampion() | DeleteArtifacts():
-                await asyncio.to_thread(apply_to_store, work.store, work.who.uid, action)
+                await asyncio.to_thread(apply_to_store, store, work.who.uid, action)
             case DeleteEvolution():
                 await self.cluster.delete(work.live)
             case Release():
@@ -279,7 +292,7 @@ class Reconciler:
     async def _delete_beside(self, work: _Pass, name: str) -> None:
         """What an attempt has beside Jobs."""
         selector = f"{labels.selector(work.parent.uid)},{labels.JOB}={name}"
-        for kind in (SERVICE, CLAIM):
+        for kind in (SERVICE, CLAIM, TRAIN_RUNTIME):
             for live in await self.cluster.find(kind, work.parent.namespace, selector):
                 await self.cluster.delete(live)
 
@@ -288,7 +301,7 @@ class Reconciler:
         for job in work.jobs.leftovers:
             await self.cluster.delete(job)
         for group in work.jobs.groups.values():
-            if group.over and group.beside and group.main is not None:
+            if group.over and group.main is not None and (group.beside or group.main["kind"] == TRAIN_JOB.kind):
                 uid = group.main["metadata"]["uid"]
                 if uid not in self._tidied:
                     await self._delete_beside(work, group.name)
@@ -300,6 +313,8 @@ class Reconciler:
         if FINALIZER not in (meta.get("finalizers") or ()):
             return None
         jobs = await self.cluster.find(JOB, meta["namespace"], labels.selector(meta["uid"]))
+        if (live.get("spec") or {}).get("training", {}).get("engine") == "TrainJob":
+            jobs += await self.cluster.find(TRAIN_JOB, meta["namespace"], labels.selector(meta["uid"]))
         for job in jobs:
             if not adapter.terminating(job):
                 await self.cluster.delete(job)
@@ -336,12 +351,12 @@ class Reconciler:
             return live
         return await self.cluster.set_finalizers(live, [*finalizers, FINALIZER]) or live
 
-    async def _store_initial_policy(self, work: _Pass) -> None:
+    async def _store_initial_policy(self, work: _Pass, store: Store) -> None:
         if work.versions:
             return
         source = await self._initial_policy(work.evolution)
         try:
-            await asyncio.to_thread(store_initial_policy, work.store, work.who.uid, source)
+            await asyncio.to_thread(store_initial_policy, store, work.who.uid, source)
         except ContractBroken as error:
             raise SpecInvalid(f"spec.policy.initial: {error.message}", error.hint) from error
 
@@ -373,12 +388,12 @@ class Reconciler:
                 await self.cluster.apply(manifest)
         self._networked[work.who.uid] = generation
 
-    def _observer(self, work: _Pass) -> Observer:
+    def _observer(self, work: _Pass, store: Store) -> Observer:
         """What was read of immutable objects is kept between passes."""
         observer = self._observers.get(work.who.uid)
         if observer is None:
-            observer = self._observers[work.who.uid] = Observer(work.store, work.who.name, work.who.uid)
-        observer.store = work.store
+            observer = self._observers[work.who.uid] = Observer(store, work.who.name, work.who.uid)
+        observer.store = store
         return observer
 
     async def _save(self, live: JsonObject, status: Model) -> JsonObject:
@@ -474,6 +489,17 @@ def _version_manifest(work: _Pass, action: CreateVersion) -> JsonObject:
         },
         "spec": action.spec.to_wire(),
     }
+
+
+def _over(work: _Pass) -> bool:
+    """The end was planned under this very spec, every version knows its verdict, and no job is left running."""
+    status = work.evolution.status
+    return (
+        status.phase in OVER
+        and status.observed_generation == work.evolution.metadata.generation
+        and all(_settled(v) or v.spec.number > status.decided for v in work.versions.values())
+        and work.jobs.quiet
+    )
 
 
 def _settled(version: PolicyVersion) -> bool:

@@ -13,7 +13,7 @@ from tests.cluster.harness import Cluster
 
 @pytest.fixture(scope="session")
 def control_plane() -> Iterator[Cluster]:
-    """API server, controllers, scheduler and S3, with the CRDs. No node: pods stay Pending, and tests play their part."""
+    """API server, controllers, scheduler and S3, with the CRDs. There is no node: pods stay Pending."""
     with harness.folder("control-plane") as folder:
         yield harness.start(folder, node=False)
 

@@ -3,8 +3,8 @@
 The namespace has no way in or out, so whoever talks to the API server, to S3 or to a pod has to be inside it:
 
 - programs: `cluster.kubectl(...)`, `cluster.run(...)` and `cluster.popen(...)` run them there (nsenter);
-- Python in the test itself: `with cluster.inside(): ...` moves this one thread there and back. A socket belongs for good
-  to the namespace that it was made in, and so does a thread that is started inside: make clients and use them inside.
+- Python in the test itself: `with cluster.inside(): ...` moves this one thread there and back. A socket belongs for
+  good to the namespace that it was made in, and so does a thread that was started there: use clients inside only.
 """
 
 from __future__ import annotations
@@ -200,8 +200,8 @@ def stop(folder: Path) -> None:
 
 @contextmanager
 def folder(name: str) -> Iterator[Path]:
-    """A folder for a cluster of this process, on the cache's disk: images get in as links. It is removed at the end, and
-    so is, with its cluster, the folder of any process that died."""
+    """A folder for a cluster of this process, on the cache's disk, so that images get in as links. It is removed at
+    the end; those of processes that died are removed now, with their clusters."""
     runs = CACHE / "run"
     runs.mkdir(parents=True, exist_ok=True)
     for left in sorted(runs.iterdir()):

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Builds localhost/curateevo-{operator,sandbox,jobs}:test from images/*/Containerfile, and hands them to the node of DIR.
+# Builds localhost/curateevo-{operator,sandbox,jobs}:test from images/*/Containerfile, for the node of DIR.
 #   images.sh [DIR]      without DIR they are only built
 #
-# Nothing is pulled: the base is made by debootstrap. operator and sandbox are built as a user builds them. The jobs' seven
-# gigabytes of packages would take buildah and containerd six minutes of packing and unpacking, so their environment is
-# installed into a folder, by the same script in the same base, and the Containerfile finds it there. All of it is kept
-# in the cache by its content; a change of sources takes seconds.
+# Nothing is pulled: the base is made by debootstrap. operator and sandbox are built as a user builds them. The seven
+# gigabytes of packages in jobs would take buildah and containerd six minutes of packing and unpacking, so they are
+# installed into a folder, by the same script in the same base, and the Containerfile finds them there. Everything is
+# kept in the cache by its content; a change of sources takes seconds.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${CURATEEVO_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/curateevo}
@@ -22,8 +22,11 @@ say() { echo "$(date +%T) $*" >&2; }
 buildah=(buildah --root "$store" --runroot /run/curateevo-images)
 key() { sha256sum | cut -c1-16; }
 exists() { "${buildah[@]}" inspect --type image "$1" >/dev/null 2>&1; }
+rm -rf "$cache"/images.?????? "$cache"/environment-*.partial  # of a build that was killed
+"${buildah[@]}" rm --all >/dev/null 2>&1 || true
 work=$(mktemp -d "$cache/images.XXXXXX")
 trap 'rm -rf "$work"' EXIT
+export TMPDIR=$work
 
 # crun refuses hybrid cgroups, hence runc; the host's certificates hold a proxy's too; wheels come from `make setup`.
 wheels=$(UV_NO_CONFIG=1 "${VENV:-.venv}/bin/uv" cache dir 2>/dev/null || echo "$HOME/.cache/uv")
@@ -38,9 +41,9 @@ packages=python3,python3-venv,ca-certificates,libgomp1,libnuma1
 base=localhost/curateevo-base:$(echo "bookworm $packages" | key)
 if ! exists "$base"; then
   say "making the base with debootstrap"
-  timeout 900 debootstrap --variant=minbase --include="$packages" bookworm "$work/base" >"$cache/debootstrap.log" 2>&1 ||
-    { tail "$cache/debootstrap.log" >&2; exit 1; }
-  rm -rf "$work"/base/var/cache/apt/archives/*.deb "$work"/base/var/lib/apt/lists/* "$work"/base/usr/share/{doc,man,locale}
+  timeout 900 debootstrap --variant=minbase --include="$packages" bookworm "$work/base" >"$work/log" 2>&1 ||
+    { tail "$work/log" >&2; exit 1; }
+  (cd "$work/base" && rm -rf var/cache/apt/archives/*.deb var/lib/apt/lists/* usr/share/{doc,man,locale})
   container=$("${buildah[@]}" from scratch)
   "${buildah[@]}" add -q "$container" "$work/base" / >/dev/null
   "${buildah[@]}" commit -q --rm "$container" "$base" >/dev/null
@@ -84,7 +87,10 @@ image jobs "$packed" --volume "$environment:/opt/venv:ro"
 
 if [[ ${1:-} ]]; then
   say "handing them to the node"
-  python3 "$here/load.py" "$store" "$1" --layer "$packed=$environment:opt/venv" \
-    localhost/curateevo-{operator,sandbox,jobs}:test
+  # buildah mounts its folder over itself while anything is built, and no link leads from one mount to another.
+  unshare --mount --propagation private bash -euc '
+    for _ in 1 2 3; do ! mountpoint -q "$1/overlay" || umount --lazy "$1/overlay"; done
+    exec python3 "${@:2}"' bash "$store" "$here/load.py" "$store" "$1" \
+    --layer "$packed=$environment:opt/venv" localhost/curateevo-{operator,sandbox,jobs}:test
 fi
 say "images are there"

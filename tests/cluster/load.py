@@ -80,7 +80,10 @@ class Containerd:
         target = Path(upper[1]) / path
         target.mkdir(parents=True, exist_ok=True)
         linked = ["--link"] if target.stat().st_dev == folder.stat().st_dev else []
-        subprocess.run(["cp", "--archive", *linked, f"{folder}/.", str(target)], check=True, timeout=900)
+        copy = ["cp", "--archive", *linked, f"{folder}/.", str(target)]
+        done = subprocess.run(copy, capture_output=True, text=True, check=False, timeout=900)
+        if done.returncode:
+            raise SystemExit(f"{' '.join(copy)}: {done.stderr[:1000]}")
         self("snapshots", "commit", name, active)
 
     def add_image(self, name: str, config: dict[str, Any], stand_ins: list[bytes]) -> None:

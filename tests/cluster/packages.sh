@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Sees to it that the system tools are there: packages.sh control-plane | node
-# As root on Debian they are installed; anywhere else it says what is missing.
+# Sees to it that the system tools are there: packages.sh control-plane | node | tools
+# (tools: what tests of the chart use). As root on Debian they are installed; anywhere else it says what is missing.
 set -euo pipefail
 
 # command (or file) and the Debian package that brings it
@@ -14,7 +14,8 @@ node=(
 case ${1:-} in
   control-plane) wanted=("${control_plane[@]}") ;;
   node) wanted=("${control_plane[@]}" "${node[@]}") ;;
-  *) echo "usage: packages.sh control-plane | node" >&2; exit 2 ;;
+  tools) wanted=(jq=jq promtool=prometheus) ;;
+  *) echo "usage: packages.sh control-plane | node | tools" >&2; exit 2 ;;
 esac
 
 PATH=$PATH:/usr/sbin:/sbin
@@ -32,7 +33,7 @@ if (( ${#packages[@]} )); then
     exit 1
   fi
   echo "installing ${packages[*]}" >&2
-  export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1  # 1: no package starts a service of its own
+  export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1  # 1: packages are not to start services
   timeout 300 apt-get -qq update >&2
   timeout 600 apt-get -qq install -y --no-install-recommends "${packages[@]}" >&2
   mapfile -t packages < <(missing)

@@ -206,6 +206,26 @@ def test_each_image_holds_what_it_is_for_and_nothing_else(node: Cluster, node_na
 
 
 @pytest.mark.node
+def test_vllm_serves_a_model_in_a_restricted_pod(node: Cluster, node_namespace: Callable[[], str]) -> None:
+    script = (
+        "import json, pathlib, urllib.request, curateevo_jobs.benchmarks as b\n"
+        "from curateevo_jobs.agents.vllm import serve\n"
+        "base = pathlib.Path(b.__path__[0]) / 'toolworld/base'\n"
+        "options = dict(arguments=['--max-model-len', '512'], chat_template=None, start_seconds=150)\n"
+        "with serve(base, scratch=pathlib.Path('/tmp'), **options) as server:\n"
+        "    asked = {'model': server.model, 'messages': [{'role': 'user', 'content': 'hello'}], 'max_tokens': 5}\n"
+        "    request = urllib.request.Request(server.base_url + '/chat/completions', json.dumps(asked).encode(),\n"
+        "        {'Content-Type': 'application/json'})\n"
+        "    print(json.load(urllib.request.urlopen(request, timeout=60))['usage']['completion_tokens'])\n"
+    )
+    spec = pod("jobs", "python", "-c", script)
+    spec["volumes"].append({"name": "shm", "emptyDir": {"medium": "Memory"}})
+    spec["containers"][0]["volumeMounts"].append({"name": "shm", "mountPath": "/dev/shm"})
+    said = run(node, node_namespace(), "vllm", spec)
+    assert 1 <= int(said.splitlines()[-1]) <= 5, said
+
+
+@pytest.mark.node
 def test_a_pod_reaches_s3_on_the_nodes_address(node: Cluster, node_namespace: Callable[[], str]) -> None:
     script = (
         "import boto3\n"

@@ -60,10 +60,8 @@ def test_valid_samples_are_stored_as_the_model_of_the_server_says(
 ) -> None:
     everything = {"apiVersion": "v1", "kind": "List", "items": [sent(path) for path in VALID]}
     said = control_plane.kubectl(*how, "--dry-run=server", "-o", "json", "-f", "-", input=json.dumps(everything))
-    stored = {item["metadata"]["name"]: item["spec"] for item in items(said)}
-    for path in VALID:
-        raw = arrives(path)
-        assert stored[raw["metadata"]["name"]] == admitted(KIND, raw)["spec"], path.name
+    for path, stored in zip(VALID, items(said), strict=True):
+        assert stored["spec"] == admitted(KIND, arrives(path))["spec"], path.name
 
 
 @pytest.mark.parametrize("path", INVALID, ids=lambda path: path.stem)

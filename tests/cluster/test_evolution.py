@@ -52,9 +52,13 @@ def check_jobs(story: Story) -> None:
 
 
 def test_an_evolution_runs_to_its_end_and_reads_as_the_story(story: Story) -> None:
-    with story.kubelet(**SCRIPT), story.operator():
+    with story.kubelet(**SCRIPT), story.operator("--list-seconds", "3600"):
+        until(lambda: story.http("/readyz")[0] == 200, "the operator to be ready")
+        time.sleep(2.0)  # the list is behind it: from now on it knows of the evolution by the watch alone
         story.apply()
+        until(lambda: story.names("jobs"), "the first job", 10.0)
         story.kubectl("wait", "--for=condition=Complete", "ce/evo", "--timeout=120s")
+    assert "ERROR" not in (story.folder / "operator.log").read_text()
     assert verdicts(story) == END
     check_store(story)
     check_jobs(story)
@@ -113,7 +117,7 @@ def test_a_job_that_finished_and_was_removed_while_no_operator_was_there_is_not_
     check_store(story)
 
 
-@pytest.mark.parametrize("propagation", ["background", "foreground", "orphan"])
+@pytest.mark.parametrize("propagation", ["background", "orphan"])
 def test_a_job_deleted_by_hand_is_another_attempt(story: Story, propagation: str) -> None:
     with story.kubelet(**SCRIPT, ends={"train/0/1": "never"}), story.operator():
         story.apply()
@@ -148,8 +152,17 @@ def test_attempts_follow_the_class_of_failure(story: Story, ends: Object, attemp
         assert story.status()["reason"] == "BaselineFailed" and story.condition("Stalled")["status"] == "True"
 
 
-@pytest.mark.parametrize("stage", ["ingest", "v0-train", "v1-propose", "v1-evaluate", "done"])
-@pytest.mark.parametrize("reclaim", ["Retain", "Delete"])
+@pytest.mark.parametrize(
+    ("stage", "reclaim"),
+    [
+        ("ingest", "Retain"),
+        ("v0-train", "Delete"),
+        ("v1-propose", "Retain"),
+        ("v1-evaluate", "Delete"),
+        ("done", "Retain"),
+        ("done", "Delete"),
+    ],
+)
 def test_an_evolution_deleted_in_any_phase_leaves_nothing(story: Story, stage: str, reclaim: str) -> None:
     job = f"evo-{stage}-a1"
     ends = {} if stage == "done" else {_key(stage): "never"}
@@ -341,7 +354,7 @@ def test_an_api_server_that_misbehaves_costs_time_and_nothing_else(story: Story,
     with (
         story.process(sys.executable, *proxy, log="proxy.log"),
         story.kubelet(delay=1.0, **SCRIPT),
-        story.operator("--list-seconds", "10", "--resync-seconds", "20", KUBECONFIG=str(config)),
+        story.operator("--list-seconds", "10", "--resync-seconds", "5", KUBECONFIG=str(config)),
     ):
         story.apply()
         until(lambda: "evo-v0-curate-a1" in story.names("jobs"), "the first round to begin")

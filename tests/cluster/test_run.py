@@ -190,7 +190,7 @@ def _probe(story: Story, component: str, code: str) -> str:
         },
     }  # fmt: skip
     story.kubectl("create", "-f", "-", input=json.dumps(pod))
-    until(lambda: story.get(name, "pod")["status"]["phase"] in ("Succeeded", "Failed"), f"{name} to end")
+    until(lambda: story.get(name, "pods")["status"]["phase"] in ("Succeeded", "Failed"), f"{name} to end")
     return story.kubectl("logs", name)
 
 

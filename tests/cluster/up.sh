@@ -5,8 +5,9 @@
 #   CONTROL_PLANE_ONLY=1 up.sh DIR    without the node: pods are made but never run
 #
 # DIR keeps keys, data and logs; what an earlier cluster in DIR held is removed, its keys excepted.
-#   DIR/admin.kubeconfig, DIR/s3.env  how to reach it, from inside the namespace (DIR/run/namespace holds its name):
-#                                     nsenter --net=/run/netns/$(<DIR/run/namespace) DIR/run/bin/kubectl ...
+#   DIR/kubectl ...                   from anywhere; everybody else has to be inside the namespace:
+#   DIR/run/namespace                 its name: nsenter --net=/run/netns/NAME ...
+#   DIR/admin.kubeconfig, DIR/s3.env  how to reach the API server and S3 from there
 #   NS                                the namespace's name, where the one made from DIR is not wanted
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -26,6 +27,9 @@ rm -rf etcd s3 logs run kubelet ipam containerd
 mkdir -p etcd logs run s3/curateevo pki
 ln -s "$bin" run/bin
 echo "$NS" >run/namespace
+printf '#!/bin/sh\nexec nsenter --net=/run/netns/%q %q --kubeconfig %q "$@"\n' \
+  "$NS" "$bin/kubectl" "$DIR/admin.kubeconfig" >kubectl
+chmod +x kubectl
 trap '(( $? == 0 )) || "$here/down.sh" "$DIR"' EXIT
 
 # ---- the namespace: the node's address on a bridge; ClusterIPs must be routable from the node too
@@ -81,7 +85,7 @@ fi
 # ---- the control plane and S3
 
 in_ns=(nsenter "--net=/run/netns/$NS")
-kubectl() { inside "$bin/kubectl" --kubeconfig admin.kubeconfig "$@"; }
+kubectl() { "$DIR/kubectl" "$@"; }
 
 # shellcheck source=/dev/null
 source s3.env
@@ -108,7 +112,7 @@ start kube-scheduler "${in_ns[@]}" "$bin/kube-scheduler" --kubeconfig "$DIR/admi
 within 60 kubectl get serviceaccount default
 within 20 inside bash -c "exec 3<>/dev/tcp/$NODE_IP/7070"
 if [[ ${CONTROL_PLANE_ONLY:-} ]]; then
-  echo "control plane up: $DIR" >&2
+  echo "control plane up: $DIR/kubectl" >&2
   exit 0
 fi
 
@@ -228,4 +232,4 @@ start kube-router "${in_ns[@]}" "$bin/kube-router" --kubeconfig "$DIR/admin.kube
   --run-loadbalancer=false --run-firewall=true --service-cluster-ip-range "$SERVICES"
 within 60 inside sh -c 'iptables-save | grep -q KUBE-ROUTER'
 within 60 inside sh -c 'iptables-save -t nat | grep -q KUBE-SERVICES'
-echo "cluster up: $DIR" >&2
+echo "cluster up: $DIR/kubectl" >&2

@@ -145,6 +145,16 @@ def test_a_step_that_fails_fails_the_attempt_with_its_own_code() -> None:
     assert seen([jobs[0], done], pods[:1]).state is JobState.RUNNING
 
 
+def test_a_trainjobs_pods_are_those_of_the_job_that_it_makes() -> None:
+    gang = job(MAIN) | {"kind": "TrainJob"}
+    inner = pod("evo-v1-train-a1-node-0", phase="Running", startTime=LATER)
+    inner["metadata"]["labels"]["curateevo.io/job"] = MAIN
+    assert seen([gang], [inner]).state is JobState.RUNNING and without_pods([gang], [inner]) == []
+    failed = job(MAIN, **ended("Failed", reason="JobsFailed")) | {"kind": "TrainJob"}
+    inner["status"] = {"phase": "Failed", "containerStatuses": [stopped(65, '{"message": "no rows"}', name="node")]}
+    assert (seen([failed], [inner]).exit_code, seen([failed], [inner]).message) == (65, "no rows")
+
+
 def test_a_server_goes_when_its_client_is_done() -> None:
     jobs, pods = group(job(SERVER, role="serve", main=MAIN), pod(SERVER, phase="Running", startTime=MADE))
     assert group_jobs(jobs, pods, {}).leftovers == []

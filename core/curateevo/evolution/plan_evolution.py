@@ -109,10 +109,17 @@ def _plan(who: Identity, spec: EvolutionSpec, status: EvolutionStatus, seen: Evo
 
 def _rest(spec: EvolutionSpec, status: EvolutionStatus, stops: tuple[Action, ...], now: float) -> Plan:
     """The end: what still runs is stopped, and the object goes when its time is over."""
-    if stops or spec.ttl_seconds_after_finished is None or status.completed_at is None:
+    left = time_left(spec, status, now)
+    if stops or left is None:
         return Decision(status, stops)
-    left = status.completed_at + spec.ttl_seconds_after_finished - now
     return Decision(status, (DeleteEvolution(),)) if left <= 0 else Decision(status, wake_in=left)
+
+
+def time_left(spec: EvolutionSpec, status: EvolutionStatus, now: float) -> float | None:
+    """Seconds until an evolution that has ended is to be deleted; None: never."""
+    if spec.ttl_seconds_after_finished is None or status.completed_at is None:
+        return None
+    return status.completed_at + spec.ttl_seconds_after_finished - now
 
 
 def _plan_round(

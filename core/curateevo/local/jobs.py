@@ -155,9 +155,9 @@ class LocalJobs:
     def _message(self, folder: Path, code: int) -> str:
         if code == 0:
             return ""
-        said = _read_json(folder / TERMINATION).get("message")
-        if said:
-            return str(said)
+        told = _read_json(folder / TERMINATION)
+        if said := str(told.get("message", "")):
+            return f"{said} (log: {folder / LOG})" if told.get("outcome") == "Bug" else said
         with contextlib.suppress(OSError):
             lines = (folder / LOG).read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace").strip().splitlines()
             if lines:

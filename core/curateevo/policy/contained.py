@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -28,6 +29,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--termination-log", type=Path, help="where a short JSON about a failure goes")
     parser.add_argument("--wait", type=float, default=0.0, help="seconds that the inputs may take to appear")
     options = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # unheard by a first process otherwise
     refuse_inspection()
     try:
         run_contained(options.visible, options.answers, options.wait)

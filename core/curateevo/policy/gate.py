@@ -9,8 +9,10 @@ from typing import TypeAlias
 
 from curateevo.api.base import digest_of
 from curateevo.api.errors import PolicyRejected
+from curateevo.api.spec import Sandbox
 from curateevo.policy.confine import Limits
 from curateevo.policy.materialise import Material, materialise, rows_needed
+from curateevo.policy.quantity import quantity
 from curateevo.policy.recipe import Recipe
 from curateevo.policy.sandbox import Answer, SandboxRun, ask_policy, check_answer
 from curateevo.policy.source import check_static
@@ -39,6 +41,15 @@ class GateSettings:
     limits: Limits = field(default_factory=Limits)
     timeout_seconds: float = 600.0
     seed: int = 0
+
+
+def gate_settings(sandbox: Sandbox, seed: int) -> GateSettings:
+    """The settings for a spec's sandbox section. Raises SpecInvalid."""
+    limits = Limits(
+        memory_bytes=int(quantity(sandbox.memory)),
+        cpu_seconds=max(1, int(sandbox.timeout_seconds * max(1.0, quantity(sandbox.cpu)))),
+    )
+    return GateSettings(limits, timeout_seconds=sandbox.timeout_seconds, seed=seed)
 
 
 def ignore_step(step: str) -> None:

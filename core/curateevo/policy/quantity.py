@@ -1,13 +1,10 @@
-"""Kubernetes quantities, as a sandbox's limits are written in."""
+"""Kubernetes quantities, which a sandbox's limits are written in."""
 
 from __future__ import annotations
 
 import re
 
 from curateevo.api.errors import SpecInvalid
-from curateevo.api.spec import Sandbox
-from curateevo.policy.confine import Limits
-from curateevo.policy.gate import GateSettings
 
 UNITS = {
     "m": 1e-3,
@@ -28,12 +25,3 @@ def quantity(text: str) -> float:
     if found is None or (found[2] and found[2] not in UNITS):
         raise SpecInvalid(f"{text!r} is not a quantity", "e.g. 8Gi or 500m")
     return float(found[1]) * UNITS.get(found[2], 1)
-
-
-def gate_settings(sandbox: Sandbox, seed: int) -> GateSettings:
-    """The gate's settings for a spec's sandbox section."""
-    limits = Limits(
-        memory_bytes=int(quantity(sandbox.memory)),
-        cpu_seconds=max(1, int(sandbox.timeout_seconds * max(1.0, quantity(sandbox.cpu)))),
-    )
-    return GateSettings(limits, timeout_seconds=sandbox.timeout_seconds, seed=seed)

@@ -52,6 +52,11 @@ class JobsSeen:
         return found.seen if found is not None else ABSENT
 
     @property
+    def quiet(self) -> bool:
+        """Every Job has ended."""
+        return all(j is None or ended(j) or terminating(j) for g in self.groups.values() for j in (g.main, *g.beside))
+
+    @property
     def leftovers(self) -> list[JsonObject]:
         """Jobs without a purpose: servers of an attempt that has ended, and the client of a server that has failed."""
         over = (g for g in self.groups.values() if g.over)
@@ -60,9 +65,11 @@ class JobsSeen:
 
 def group_jobs(jobs: Sequence[JsonObject], pods: Sequence[JsonObject], words: Mapping[str, str]) -> JobsSeen:
     """Jobs and pods of one evolution as attempts. `words`: by Job name, why it got no pod."""
+    names = {j["metadata"]["name"] for j in jobs}
     pods_of: dict[str, list[JsonObject]] = {}
     for pod in pods:
-        pods_of.setdefault(_job_of(pod), []).append(pod)
+        own = _job_of(pod)  # a TrainJob's pods are those of a Job that it makes
+        pods_of.setdefault(own if own in names else label(pod, labels.JOB), []).append(pod)
     members: dict[str, list[JsonObject]] = {}
     for job in jobs:
         members.setdefault(label(job, labels.JOB), []).append(job)
@@ -132,7 +139,7 @@ def label(manifest: JsonObject, name: str) -> str:
 
 def without_pods(jobs: Iterable[JsonObject], pods: Iterable[JsonObject]) -> list[JsonObject]:
     """Jobs that should have a pod and have none: quota or admission may refuse it."""
-    having = {_job_of(p) for p in pods}
+    having = {name for p in pods for name in (_job_of(p), label(p, labels.JOB))}
     return [
         j
         for j in jobs

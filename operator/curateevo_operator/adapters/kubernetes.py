@@ -32,6 +32,7 @@ EVOLUTION = Kind("curateevo.io/v1alpha1", "CurationEvolution", "curationevolutio
 VERSION = Kind("curateevo.io/v1alpha1", "PolicyVersion", "policyversions")
 JOB = Kind("batch/v1", "Job", "jobs")
 TRAIN_JOB = Kind("trainer.kubeflow.org/v1alpha1", "TrainJob", "trainjobs")
+TRAIN_RUNTIME = Kind("trainer.kubeflow.org/v1alpha1", "TrainingRuntime", "trainingruntimes")
 POD = Kind("v1", "Pod", "pods")
 SERVICE = Kind("v1", "Service", "services")
 SECRET = Kind("v1", "Secret", "secrets")
@@ -47,6 +48,7 @@ KINDS = {
         VERSION,
         JOB,
         TRAIN_JOB,
+        TRAIN_RUNTIME,
         POD,
         SERVICE,
         SECRET,

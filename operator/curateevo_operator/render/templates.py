@@ -22,7 +22,6 @@ BESIDE_POLICY_MAY_NOT = {
     "hostNetwork": "the policy would be on the node's network",
     "hostPID": "the policy would see the node's processes",
     "hostIPC": "the policy would share the node's memory segments",
-    "hostUsers": "it is for the operator to say",
     "shareProcessNamespace": "the policy would see the trusted containers' processes",
     "automountServiceAccountToken": "the policy would hold a token",
     "enableServiceLinks": "the policy's environment is to be empty",

@@ -201,6 +201,16 @@ def test_other_names_lead_to_the_internet_on_their_port() -> None:
     assert {p["ipBlock"]["cidr"] for p in target.peers} == {"0.0.0.0/0", "::/0"}
 
 
+@pytest.mark.parametrize(
+    "inside",
+    ["10.0.0.1", "100.64.0.1", METADATA_SERVER, "172.16.0.1", "172.31.255.254", "192.168.0.1", "fd00::1", "fe80::1"],
+)
+def test_the_internet_is_no_way_into_the_site(inside: str) -> None:
+    for component in COMPONENTS:
+        assert not reaches(component, Address(inside), 443, storage=AWS, model=HUB)
+    assert reaches("train", Address("2606:2800:220:1::1"), 443, storage=AWS)
+
+
 @pytest.mark.parametrize("url", ["llm", "ftp://x/y", "http://", "http://x:99999", "http://[::1/v1"])
 def test_an_address_that_is_none_is_named(url: str) -> None:
     with pytest.raises(SpecInvalid, match="spec.proposer.llm.baseURL"):
