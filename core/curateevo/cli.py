@@ -39,6 +39,7 @@ from curateevo.evolution.requests import CORPUS_FILES
 from curateevo.evolver.patch import unified_diff
 from curateevo.local.display import Display, versions_table
 from curateevo.local.objects import RunFolder, resolve_paths, start_or_resume
+from curateevo.local.pull import pull
 from curateevo.local.shell import retry_failed, run_evolution
 from curateevo.policy.builtin import NAMES, source_of
 from curateevo.policy.gate import GateSettings, curate_with_gate
@@ -157,6 +158,19 @@ def report(
     """Write one self-contained HTML page about a run."""
     folder = RunFolder(run)
     out.print(Text(f"report: {write_report(folder, output or folder.root / 'report.html')}"))
+
+
+@app.command("pull")
+def pull_run(
+    file: Annotated[Path, typer.Argument(help="what `kubectl get ce/NAME pver -o json` printed; - is standard input")],
+    dir: Annotated[Path, typer.Option("--dir", help="the run's folder to write")],
+    name: Annotated[str | None, typer.Option(help="which evolution, where there are several")] = None,
+    endpoint: Annotated[str | None, typer.Option(help="the store's address from here, e.g. of a port-forward")] = None,
+) -> None:
+    """Take over a cluster's run for `report`, `status` and `policy`. Artifacts are read from its store."""
+    text = sys.stdin.read() if str(file) == "-" else _read_text(file)
+    evolution = pull(text, name, endpoint, RunFolder(dir))
+    out.print(f"{evolution.metadata.name}: `curateevo report {dir}`, `curateevo policy log {dir}`")
 
 
 @app.command()

@@ -8,20 +8,18 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from pydantic import ValidationError
-
 from curateevo.api.base import JsonObject, Model, digest_of
 from curateevo.api.errors import Conflict, ContractBroken, CurateEvoError, Denied, SpecInvalid, Transient
 from curateevo.api.evolution import (
     CurationEvolution,
     EvolutionStatus,
-    ObjectMeta,
     PolicyVersion,
     Reason,
     Stage,
     StageState,
     StageStatus,
 )
+from curateevo.api.live import read_evolution, read_version
 from curateevo.api.rules import changed_fixed
 from curateevo.api.spec import EvolutionSpec
 from curateevo.evolution.conditions import with_fault
@@ -162,13 +160,13 @@ class Reconciler:
 
     async def _look(self, live: JsonObject) -> _Pass:
         """Everything of an evolution on the cluster, read now."""
-        evolution = parse_evolution(live)
+        evolution = read_evolution(live)
         meta = evolution.metadata
         assert meta.uid is not None
         selector = labels.selector(meta.uid)
         found = await self.cluster.find(VERSION, meta.namespace, selector)
         versions_live = {int(v["spec"]["number"]): v for v in found if not adapter.terminating(v)}
-        versions = {n: parse_version(v) for n, v in sorted(versions_live.items())}
+        versions = {n: read_version(v) for n, v in sorted(versions_live.items())}
         if 0 in versions and (changed := changed_fixed(versions[0].spec.evolution_spec, evolution.spec)):
             raise SpecInvalid(f"{changed[0]}: can't change once the run has begun", "make another CurationEvolution")
         specs = [evolution.spec, *(v.spec.evolution_spec for v in versions.values() if not _settled(v))]
@@ -321,7 +319,7 @@ class Reconciler:
         if jobs:
             return DELETING_SECONDS
         try:
-            evolution = parse_evolution(live)
+            evolution = read_evolution(live)
         except SpecInvalid:
             evolution = None  # it never ran: there is nothing in the store
         if evolution is not None:
@@ -440,36 +438,6 @@ class Reconciler:
             done = seen[Stage(name)].done if Stage(name) in seen else None
             if done is not None and done.manifest is not None:
                 self.metrics.stage_done(work.evolution, name, done.manifest)
-
-
-def parse_evolution(live: JsonObject) -> CurationEvolution:
-    """The object as our model. Raises SpecInvalid with the field's path."""
-    try:
-        return CurationEvolution(metadata=_meta(live), spec=live.get("spec") or {}, status=live.get("status") or {})
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise SpecInvalid(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-
-
-def parse_version(live: JsonObject) -> PolicyVersion:
-    """The object as our model. Raises ContractBroken."""
-    try:
-        return PolicyVersion(metadata=_meta(live), spec=live["spec"], status=live.get("status") or {})
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = f"PolicyVersion {live['metadata']['name']}: {'.'.join(map(str, first['loc']))}"
-        raise ContractBroken(f"{where}: {first['msg']}", "was it made by another release?") from error
-
-
-def _meta(live: JsonObject) -> ObjectMeta:
-    meta = live["metadata"]
-    return ObjectMeta(
-        name=meta["name"],
-        namespace=meta["namespace"],
-        labels=meta.get("labels") or {},
-        uid=meta["uid"],
-        generation=meta.get("generation", 1),
-    )
 
 
 def _owner_of(live: JsonObject) -> Owner:
