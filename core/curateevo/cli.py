@@ -162,7 +162,7 @@ def report(
 
 @app.command("pull")
 def pull_run(
-    file: Annotated[Path, typer.Argument(help="what `kubectl get ce/NAME pver -o json` printed; - is standard input")],
+    file: Annotated[Path, typer.Argument(help="what `kubectl get ce,pver -o json` printed; - is standard input")],
     dir: Annotated[Path, typer.Option("--dir", help="the run's folder to write")],
     name: Annotated[str | None, typer.Option(help="which evolution, where there are several")] = None,
     endpoint: Annotated[str | None, typer.Option(help="the store's address from here, e.g. of a port-forward")] = None,

@@ -99,7 +99,8 @@ async def serve(settings: Settings, registry: CollectorRegistry, health: Health)
     """/metrics, /healthz and /readyz."""
 
     async def metrics(request: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        text = await asyncio.to_thread(generate_latest, registry)
+        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def healthz(request: web.Request) -> web.Response:
         found = health.problems()

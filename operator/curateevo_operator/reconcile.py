@@ -211,8 +211,8 @@ class Reconciler:
         work.wake(decision.wake_in)
         work.changed |= bool(decision.actions)
         if decision.status != before:
-            self._count_stages(work, before.stages, decision.status.stages, seen.stages)
             work.live = await self._save(work.live, decision.status)
+            self._count_stages(work, before.stages, decision.status.stages, seen.stages)
             work.evolution = work.evolution.model_copy(update={"status": decision.status})
             work.changed = True
         await self._announce(work.live, decision.notices)
@@ -231,8 +231,8 @@ class Reconciler:
         work.wake(decision.wake_in)
         work.changed |= bool(decision.actions)
         if decision.status != version.status:
-            self._count_stages(work, version.status.stages, decision.status.stages, stages.stages)
             work.versions_live[number] = await self._save(work.versions_live[number], decision.status)
+            self._count_stages(work, version.status.stages, decision.status.stages, stages.stages)
             work.versions[number] = version.model_copy(update={"status": decision.status})
             work.changed = True
         await self._announce(work.versions_live[number], decision.notices)
@@ -419,6 +419,8 @@ class Reconciler:
         raw = EvolutionStatus.model_validate(live.get("status") or {})
         generation = live["metadata"]["generation"]
         status = with_fault(raw, kind, reason, str(error), generation, self.clock())
+        meta = live["metadata"]
+        self.metrics.show_conditions(meta["namespace"], meta["name"], status.conditions)
         if status != raw:
             saved = await self._save(live, status)
             await announce(self.cluster, saved, Notice(reason.value, str(error), warning=True), self.clock())

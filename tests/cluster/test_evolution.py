@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from tests.cluster.story import Object, Story, until
 
 pytestmark = pytest.mark.cluster
 SCRIPT: Object = {"p": {0: 0.2, 1: 0.5, 2: 0.48, 3: 0.2, 4: 0.57}}
+S3_AWAY_SECONDS = float(os.environ.get("CURATEEVO_TEST_S3_AWAY", "30"))
 END = {0: "Committed", 1: "Committed", 2: "Reverted"}
 
 
@@ -423,3 +425,21 @@ def test_the_operator_stops_soon_when_it_is_told_to(story: Story) -> None:
         except subprocess.TimeoutExpired:
             pytest.fail("still there after 10 s")
         assert process.returncode == 0 and time.monotonic() - began < 10
+
+
+def test_a_store_that_is_away_is_said_and_taken_up_again(story: Story) -> None:
+    with story.kubelet(delay=1.0, **SCRIPT), story.operator():
+        story.apply()
+        until(lambda: "evo-v0-curate-a1" in story.names("jobs"), "the first round to begin")
+        story.cluster.component("kill", "s3")
+        try:
+            until(lambda: story.condition("ArtifactStoreReachable").get("status") == "False", "the absence to be said")
+            assert story.condition("ArtifactStoreReachable")["reason"] == "InfrastructureFailure"
+            assert story.condition("Stalled")["status"] == "False", "it passes by itself"
+            time.sleep(S3_AWAY_SECONDS)
+        finally:
+            story.cluster.component("start", "s3")
+        story.wait("Complete", seconds=240)
+    assert story.condition("ArtifactStoreReachable")["status"] == "True"
+    assert verdicts(story)[0] == "Committed"
+    check_store(story)

@@ -10,7 +10,7 @@ from curateevo.api.evolution import CurationEvolution
 from curateevo.api.live import read_evolution, read_version
 from curateevo.local.objects import RunFolder
 
-HINT = "kubectl get ce/NAME pver -o json"
+HINT = "kubectl get ce,pver -o json"
 
 
 def pull(text: str, name: str | None, endpoint: str | None, folder: RunFolder) -> CurationEvolution:
