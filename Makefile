@@ -60,7 +60,7 @@ crds: setup  ## make crds/ from the API models, and the chart's copy
 
 COMPILE := uv pip compile --quiet --generate-hashes --python-version 3.11 --no-emit-index-url --no-header
 lock: setup  ## resolve the requirements again, of the environment and of each image
-	$(BIN)/$(COMPILE) --upgrade pyproject.toml requirements.build.in --all-extras --no-extra serve \
+	$(BIN)/$(COMPILE) --upgrade pyproject.toml requirements.build.in --extra train --extra serve-cpu --extra operator --extra dev \
 	  --override requirements.override.txt -o requirements.txt
 	$(BIN)/$(COMPILE) requirements.uv.in -o requirements.uv.txt
 	$(BIN)/$(COMPILE) --no-annotate pyproject.toml --extra operator -c requirements.txt -o images/operator/requirements.txt

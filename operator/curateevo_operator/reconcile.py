@@ -35,6 +35,7 @@ from curateevo.evolution.decision import (
     StageSeen,
     StartJob,
     StopJob,
+    VersionStagesSeen,
     WriteDecision,
 )
 from curateevo.evolution.plan_evolution import TERMINAL as OVER
@@ -143,14 +144,15 @@ class Reconciler:
             store = await self.stores.open(work.parent.namespace, work.evolution.spec.storage)
             observer = self._observer(work, store)
             await self._store_initial_policy(work, store)
-            seen = await asyncio.to_thread(observer.evolution, work.evolution, work.versions, work.jobs)
+            seen, stages = await asyncio.to_thread(_observe, observer, work)
         except (Transient, Denied) as error:
             return await self._store_fault(live, error)
         await self._apply_network(work)
         try:
+            # Versions first: while one can't be helped, the evolution keeps the conditions that say so.
+            for number, found in stages.items():
+                await self._tick_version(work, work.versions[number], found, store)
             await self._tick_evolution(work, seen, store)
-            for version in [v for v in work.versions.values() if not _settled(v)]:
-                await self._tick_version(work, version, seen, observer)
         except (Denied, ContractBroken) as error:
             reason = Reason.DENIED if isinstance(error, Denied) else Reason.SPEC_INVALID
             return await self._fault(work.live, "Ready", reason, error)
@@ -179,6 +181,7 @@ class Reconciler:
         """Nothing is left to do for an evolution that is over, but to delete it when its time has come. Many are over:
         the store is not asked."""
         self.metrics.show(work.evolution, work.versions.values(), self.clock())
+        self._observers.pop(work.who.uid, None)
         left = time_left(work.evolution.spec, work.evolution.status, self.clock())
         if left is not None and left <= 0:
             await self.cluster.delete(work.live)
@@ -217,17 +220,12 @@ class Reconciler:
             work.changed = True
         await self._announce(work.live, decision.notices)
 
-    async def _tick_version(self, work: _Pass, version: PolicyVersion, seen: EvolutionSeen, observer: Observer) -> None:
+    async def _tick_version(self, work: _Pass, version: PolicyVersion, stages: VersionStagesSeen, store: Store) -> None:
         number = version.spec.number
-        try:
-            stages = await asyncio.to_thread(observer.version_stages, work.evolution, version, seen, work.jobs)
-        except (Transient, Denied) as error:
-            work.wake(await self._store_fault(work.live, error))
-            return
         spec = in_force(version.spec, work.evolution.spec)
         decision = plan_version(work.who, spec, version.status, stages, self.clock())
         for action in decision.actions:
-            await self._apply(work, action, observer.store)
+            await self._apply(work, action, store)
         work.wake(decision.wake_in)
         work.changed |= bool(decision.actions)
         if decision.status != version.status:
@@ -459,6 +457,13 @@ def _version_manifest(work: _Pass, action: CreateVersion) -> JsonObject:
         },
         "spec": action.spec.to_wire(),
     }
+
+
+def _observe(observer: Observer, work: _Pass) -> tuple[EvolutionSeen, dict[int, VersionStagesSeen]]:
+    """The evolution, and the stages of its versions that are not settled. Raises StoreUnavailable or Denied."""
+    seen = observer.evolution(work.evolution, work.versions, work.jobs)
+    open_ = {n: v for n, v in work.versions.items() if not _settled(v)}
+    return seen, {n: observer.version_stages(work.evolution, v, seen, work.jobs) for n, v in open_.items()}
 
 
 def _over(work: _Pass) -> bool:

@@ -22,6 +22,7 @@ from kubernetes import client, config, watch
 from urllib3.exceptions import HTTPError
 
 from curateevo.api.base import canonical_json
+from curateevo.api.errors import CurateEvoError
 from curateevo.api.evolution import Stage
 from curateevo.api.stage import (
     CurateSummary,
@@ -147,7 +148,10 @@ class FakeKubelet:
         time.sleep(max(0.0, self.delay - (time.monotonic() - seen_at)))
         code = end if isinstance(end, int) else 0
         if isinstance(end, Outcome):
-            do_stage(self.store(request), request, end, self.script)
+            try:
+                do_stage(self.store(request), request, end, self.script)
+            except CurateEvoError as error:  # as a stage program would end
+                code = int(error.exit_code)
         print(
             json.dumps({"job": meta["name"], "uid": meta["uid"], "namespace": meta["namespace"], "code": code}),
             flush=True,

@@ -92,7 +92,7 @@ def test_a_whole_evolution_with_vllm_and_s3(story: Story, tmp_path: Path) -> Non
     stored = story.stored(uid)
     assert "versions/0/train/a1/model-0/model.safetensors" in stored and "seal/a1/manifest.json" in stored
     steps = story.read_lines(uid, "versions/0/train/a1/metrics-0.jsonl")
-    assert {"sft", "grpo"} == {s["phase"] for s in steps}
+    assert {s["phase"] for s in steps} == {"sft", "grpo-environment"}
     manifest = story.read(uid, "versions/0/curate/a1/manifest.json")
     assert "seccomp" in manifest["summary"]["tier"]
     # no server is left, and nothing was tried twice
@@ -146,10 +146,11 @@ tried("dns", lambda: socket.getaddrinfo("kubernetes.default.svc.cluster.local", 
 tried("file", lambda: open("/var/run/secrets/kubernetes.io/serviceaccount/token"))
 """
 CONFINED = """
-import pathlib
-from curateevo.policy.confine import Limits, confine
+import encodings.idna, os, pathlib, socket, urllib.request
+from curateevo.policy.confine import Limits, confine_self
 scratch = pathlib.Path("/tmp/scratch"); scratch.mkdir()
-print("tier", confine(scratch, Limits()))
+_, answer = os.pipe()
+print("tier", confine_self(Limits(), scratch, answer), flush=True)
 """
 
 
@@ -166,7 +167,9 @@ def test_a_policy_that_tries_reaches_nothing(story: Story, isolation: str) -> No
     said = _probe(story, *wanted)
     for name in ("api", "s3", "dns", "file"):
         assert f"{name} refused" in said, said
-    if isolation == "Container":  # without the process wall: the pod's policy still keeps it from the API server
+    if isolation == "Container":
+        assert "seccomp" in said and "s3 refused PermissionError" in said, said
+        # without the process wall, the pod's NetworkPolicy still keeps it from the API server
         bare = _probe(story, "curate", REACH)
         assert "api refused" in bare and "s3 reached" in bare and "dns reached" in bare, bare
 

@@ -1,7 +1,9 @@
 """The sandboxed process: loads the corpus, confines itself for good, and only then runs the policy.
 
-Started by `sandbox.py` as `python -I -m curateevo.policy.child REQUEST_JSON`. To an inherited pipe it writes a line
-with the tier once it is confined, and then the answer: what goes wrong after that line is the policy's doing.
+Started by `sandbox.py` as `python -I -m curateevo.policy.child REQUEST_JSON`. Reading Parquet starts threads, for
+which a wall would not hold: the policy runs in a fork, which has none of them, and the process that has read becomes
+one that waits (`WAIT`). To an inherited pipe the fork writes a line with the tier once it is confined, and then the
+answer: what goes wrong after that line is the policy's doing.
 """
 
 from __future__ import annotations
@@ -22,17 +24,32 @@ from curateevo.policy.source import ALLOWED_MODULES
 from curateevo.trajectories.corpus import read_features, read_trajectories
 
 POLICY_FILE = "<policy>"
+WAIT = """
+import os, resource, signal, sys
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+status = os.waitpid(int(sys.argv[1]), 0)[1]
+if os.WIFSIGNALED(status):
+    if os.WTERMSIG(status) != signal.SIGKILL:
+        signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
+    os.kill(os.getpid(), os.WTERMSIG(status))
+os._exit(os.waitstatus_to_exitcode(status))
+"""
+"""Ends as its child ends. A program of its own, so that the corpus is in memory once."""
 
 
 def main() -> int:
     request = json.loads(sys.argv[1])
     out = os.fdopen(request["answer_fd"], "wb")
     corpus = load_corpus(Path(request["corpus"]))
-    source = Path(request["policy"]).read_text(encoding="utf-8")
+    source = Path(request["policy"]).read_text(encoding="utf-8", errors="surrogateescape")  # compile() refuses those
     facts = json.loads(Path(request["context"]).read_text(encoding="utf-8")) if request["context"] else {}
     for name in sorted(ALLOWED_MODULES):
         importlib.import_module(name)
-    tier = confine.confine_self(confine.Limits(**request["limits"]), Path(request["scratch"]))
+    sys.stdout.flush()
+    if child := os.fork():
+        out.close()
+        os.execve(sys.executable, [sys.executable, "-I", "-S", "-c", WAIT, str(child)], {})
+    tier = confine.confine_self(confine.Limits(**request["limits"]), Path(request["scratch"]), out.fileno())
     out.write(f"{tier}\n".encode())
     out.flush()
     out.write(json.dumps(run(source, corpus, facts, request["seed"])).encode())

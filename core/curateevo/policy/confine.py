@@ -1,9 +1,15 @@
-"""Confinement of the own process, for good: limits, user, Landlock, seccomp. No step needs root; none can be undone."""
+"""Confinement of the own process, for good: limits, user, Landlock, seccomp. No step needs root; none can be undone.
+
+Landlock and seccomp hold for the thread that asks for them and for what it starts: a process that has other threads
+already is not confined (see docs/sandbox.md).
+"""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
+import fcntl
 import os
 import resource
 import signal
@@ -20,23 +26,18 @@ except (ImportError, OSError):
     sandlock = None
 
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS, PR_SET_DUMPABLE = 1, 38, 4
-CLONE_THREAD = 0x00010000
 NOBODY = 65534
-DENIED_CALLS = (
-    "socket", "socketpair", "connect", "bind", "listen", "accept", "accept4", "sendto", "sendmsg", "sendmmsg",
-    "recvfrom", "recvmsg", "recvmmsg", "io_uring_setup", "io_uring_enter", "io_uring_register",
-    "fork", "vfork", "execve", "execveat", "ptrace", "process_vm_readv", "process_vm_writev", "kcmp", "pidfd_open",
-    "pidfd_getfd", "pidfd_send_signal", "kill", "tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo",
-    "mount", "umount2", "pivot_root", "chroot", "unshare", "setns", "move_mount", "open_tree", "fsopen", "fsmount",
-    "bpf", "perf_event_open", "userfaultfd", "keyctl", "add_key", "request_key", "open_by_handle_at",
-    "name_to_handle_at", "init_module", "finit_module", "delete_module", "kexec_load", "kexec_file_load", "reboot",
-    "swapon", "swapoff", "acct", "quotactl", "syslog", "settimeofday", "clock_settime", "adjtimex", "sethostname",
-    "setdomainname", "iopl", "ioperm", "setrlimit", "setpriority", "sched_setaffinity", "sched_setscheduler",
-    "chmod", "fchmod", "fchmodat", "chown", "fchown", "lchown", "fchownat", "mknod", "mknodat", "setxattr",
-    "lsetxattr", "fsetxattr", "removexattr", "utime", "utimes", "utimensat", "futimesat", "memfd_create",
-    "shmget", "shmat", "msgget", "semget", "mq_open", "setuid", "setgid", "setreuid", "setregid", "setresuid",
-    "setresgid", "setgroups", "capset", "personality", "inotify_init1", "fanotify_init", "vmsplice",
+TCGETS = 0x5401
+ALLOWED_CALLS = (
+    "read", "readv", "pread64", "write", "writev", "close", "fstat", "lseek",
+    "mmap", "munmap", "mremap", "mprotect", "madvise", "brk",
+    "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sigaltstack", "restart_syscall",
+    "futex", "sched_yield", "sched_getaffinity", "clock_gettime", "clock_getres", "clock_nanosleep", "nanosleep",
+    "gettimeofday", "time", "getrandom", "getrusage", "getrlimit",
+    "getpid", "getppid", "gettid", "getuid", "geteuid", "getgid", "getegid", "exit", "exit_group",
 )  # fmt: skip
+"""What Python needs once everything is loaded: memory, open pipes, time. Whatever is not listed fails with EPERM: no
+file is opened, looked at or made, no socket, no process, no thread; also what later kernels bring."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +60,33 @@ def refuse_inspection() -> None:
     _prctl(PR_SET_DUMPABLE, 0)
 
 
-def confine_self(limits: Limits, scratch: Path) -> str:
+def confine_self(limits: Limits, scratch: Path, answer_fd: int) -> str:
     """Apply every layer that this machine has; returns them as text, e.g. `rlimits+nobody+landlock6+seccomp`.
 
-    Raises OSError when not even limits and seccomp can be had: without a wall no policy is run.
+    Of the open files, the standard ones and `answer_fd` are kept. Raises OSError when not even limits and seccomp can
+    be had, or when they would not hold for every thread: without a wall no policy is run.
     """
+    parent = os.getppid()
     sys.dont_write_bytecode = True
     os.environ.clear()
     os.chdir(scratch)
+    os.closerange(3, answer_fd)
+    os.closerange(answer_fd + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     layers = ["rlimits"]
     _apply_limits(limits)
-    if os.getuid() == 0 and _become_nobody(scratch):
+    if os.getuid() == 0 and _become_nobody():
         layers.append("nobody")
     refuse_inspection()
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # after the change of user, which clears it
+    if os.getppid() != parent:
+        raise OSError("the process that watches is gone")
     _prctl(PR_SET_NO_NEW_PRIVS, 1)
-    if (abi := _landlock(scratch)) > 0:
-        layers.append(f"landlock{abi}")
+    with Path("/proc/self/stat").open() as stat:  # opened now: after Landlock it can only be read
+        if (abi := _landlock()) > 0:
+            layers.append(f"landlock{abi}")
+        threads = int(stat.read().rpartition(")")[2].split()[17])
+    if threads != 1:
+        raise OSError(f"{threads} threads: the wall would not hold for all of them")
     _seccomp()
     return "+".join([*layers, "seccomp"])
 
@@ -97,13 +109,12 @@ def _lower(kind: int, value: int, grace: int = 0) -> None:
     resource.setrlimit(kind, (min(value, bound), bound))
 
 
-def _become_nobody(scratch: Path) -> bool:
+def _become_nobody() -> bool:
     try:
-        os.chown(scratch, NOBODY, NOBODY)
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
-    except PermissionError:
+    except OSError:  # a root without the right to, or in a user namespace that has no nobody
         return False
     return True
 
@@ -113,28 +124,28 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), f"prctl({option})")
 
 
-def _landlock(scratch: Path) -> int:
-    """Allow files below `scratch` and no others, not even to read; 0 where the kernel has no Landlock."""
+def _landlock() -> int:
+    """Allow no file at all, not even to read; 0 where the kernel has no Landlock."""
     if sandlock is None:
         return 0
     abi = int(sandlock.landlock_abi_version())
     if abi < 1:
         return 0
-    rules = sandlock.Sandbox(fs_writable=[str(scratch)], allow_degraded=list(sandlock.Protection))
     try:
-        sandlock.confine(rules)
+        sandlock.confine(sandlock.Sandbox(allow_degraded=list(sandlock.Protection)))
     except sandlock.SandlockError:
         return 0
     return abi
 
 
 def _seccomp() -> None:
-    errno_eperm = seccomp.ERRNO(1)
-    rules: Any = seccomp.SyscallFilter(seccomp.ALLOW)
-    for name in DENIED_CALLS:
+    rules: Any = seccomp.SyscallFilter(seccomp.ERRNO(errno.EPERM))
+    for name in ALLOWED_CALLS:
         with contextlib.suppress(ValueError, RuntimeError, OSError):  # a call that this architecture does not have
-            rules.add_rule(errno_eperm, name)
-    rules.add_rule(seccomp.ERRNO(38), "clone3")  # ENOSYS: libc falls back to clone, whose flags can be looked at
-    rules.add_rule(errno_eperm, "clone", seccomp.Arg(0, seccomp.MASKED_EQ, CLONE_THREAD, 0))
-    rules.add_rule(errno_eperm, "prlimit64", seccomp.Arg(2, seccomp.NE, 0))
+            rules.add_rule(seccomp.ALLOW, name)
+    rules.add_rule(seccomp.ALLOW, "tgkill", seccomp.Arg(0, seccomp.EQ, os.getpid()))  # abort() of one's own
+    rules.add_rule(seccomp.ALLOW, "prlimit64", seccomp.Arg(2, seccomp.EQ, 0))  # look at limits, change none
+    rules.add_rule(seccomp.ALLOW, "ioctl", seccomp.Arg(1, seccomp.EQ, TCGETS))  # isatty()
+    for command in (fcntl.F_GETFD, fcntl.F_SETFD, fcntl.F_GETFL):  # not F_SETOWN: it has the kernel signal others
+        rules.add_rule(seccomp.ALLOW, "fcntl", seccomp.Arg(1, seccomp.EQ, command))
     rules.load()

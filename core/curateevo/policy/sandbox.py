@@ -31,6 +31,9 @@ KEPT_PRINT_BYTES = 4096
 CHUNK_BYTES = 1 << 16
 MAX_MESSAGE_CHARS = 1000
 MAX_LINE = 1_000_000
+CHILD = ("-I", "-m", "curateevo.policy.child")
+END_SECONDS = 1.0
+"""What a process may take to end once it has closed its pipes."""
 RULE_NAME = r"[a-z][a-z-]{0,39}"
 REMEDIES = {
     "policy-error": "run `curateevo policy check FILE --corpus CORPUS` to see it again",
@@ -142,7 +145,7 @@ def _run_child(
         "scratch": str(scratch),
         "answer_fd": write_end,
     }
-    command = [sys.executable, "-I", "-m", "curateevo.policy.child", json.dumps(request)]
+    command = [sys.executable, *CHILD, json.dumps(request)]
     environment = {
         "PYTHONHASHSEED": str(hash_seed),
         "POLARS_MAX_THREADS": "1",
@@ -186,7 +189,7 @@ def _watch(child: subprocess.Popen[bytes], answer: int, timeout_seconds: float) 
         while selector.get_map():
             left = deadline - time.monotonic()
             if left <= 0:
-                raise rejected("timeout", f"the policy ran past its deadline of {timeout_seconds:g} s")
+                raise _late(timeout_seconds)
             for key, _ in selector.select(timeout=min(left, 1.0)):
                 chunk = os.read(key.fd, CHUNK_BYTES)
                 if not chunk:
@@ -200,8 +203,15 @@ def _watch(child: subprocess.Popen[bytes], answer: int, timeout_seconds: float) 
                 raise rejected("output", f"the policy printed more than {MAX_PRINT_BYTES >> 20} MiB")
             if len(raw) > MAX_ANSWER_BYTES:
                 raise rejected("output", f"the policy returned more than {MAX_ANSWER_BYTES >> 20} MiB")
-    child.wait()
+    try:
+        child.wait(timeout=max(END_SECONDS, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired as error:
+        raise _late(timeout_seconds) from error
     return bytes(raw), printed.decode("utf-8", "replace")
+
+
+def _late(timeout_seconds: float) -> PolicyRejected:
+    return rejected("timeout", f"the policy ran past its deadline of {timeout_seconds:g} s")
 
 
 def _kill_group(child: subprocess.Popen[bytes]) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import importlib
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 from curateevo.api.errors import PolicyRejected
@@ -45,6 +47,10 @@ FORBIDDEN_ATTRIBUTES = frozenset(
 )
 MAX_SOURCE_BYTES = 256 * 1024
 MAX_NODES = 50_000
+MAX_DEPTH = 100
+"""Of nested syntax: what works on the tree recurses, and must not fail in trusted code."""
+MAX_INT_BITS = 4096
+"""Of a number that is written out: longer ones can't be shown."""
 
 
 def normalised(source: str) -> str:
@@ -54,7 +60,10 @@ def normalised(source: str) -> str:
         body = getattr(node, "body", None)
         if isinstance(body, list) and body and _is_docstring(body[0]) and not isinstance(node, ast.Lambda):
             node.body = body[1:] or [ast.Pass()]  # type: ignore[attr-defined]
-    return ast.unparse(tree)
+    try:
+        return ast.unparse(tree)
+    except (RecursionError, ValueError) as error:
+        raise _too_deep() from error
 
 
 def policy_digest(source: str) -> str:
@@ -64,17 +73,32 @@ def policy_digest(source: str) -> str:
 
 def parse(source: str) -> ast.Module:
     """The syntax tree. Raises PolicyRejected."""
-    if len(source.encode()) > MAX_SOURCE_BYTES:
+    if len(source.encode("utf-8", "replace")) > MAX_SOURCE_BYTES:
         raise PolicyRejected(
             "source-size", f"the source is larger than {MAX_SOURCE_BYTES >> 10} KiB", "make it smaller"
         )
     try:
-        return ast.parse(source)
+        tree = ast.parse(source)
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         raise PolicyRejected("syntax", str(error), "the file must be valid Python 3.11", line) from error
-    except RecursionError as error:
-        raise PolicyRejected("syntax", "nested too deeply", "use simpler expressions") from error
+    except (RecursionError, MemoryError) as error:
+        raise _too_deep() from error
+    _check_depth(tree)
+    return tree
+
+
+def _check_depth(tree: ast.Module) -> None:
+    level: list[ast.AST] = [tree]
+    for _ in range(MAX_DEPTH):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+        if not level:
+            return
+    raise _too_deep(getattr(level[0], "lineno", None))
+
+
+def _too_deep(line: int | None = None) -> PolicyRejected:
+    return PolicyRejected("syntax", "nested too deeply", "use simpler expressions", line)
 
 
 def params_of(source: str) -> dict[str, Any]:
@@ -83,7 +107,7 @@ def params_of(source: str) -> dict[str, Any]:
         if (value := _assigned(node, "PARAMS")) is not None:
             try:
                 params = ast.literal_eval(value)
-            except ValueError as error:
+            except (ValueError, TypeError) as error:
                 raise PolicyRejected("params", "PARAMS must be a literal dict", line=node.lineno) from error
             if isinstance(params, dict) and all(isinstance(k, str) for k in params):
                 return params
@@ -127,6 +151,7 @@ def _check_stages(tree: ast.Module) -> None:
 
 
 def _problems(tree: ast.Module) -> Iterator[PolicyRejected]:
+    modules = dict(_imported(tree))
     for node in ast.walk(tree):
         line = getattr(node, "lineno", None)
         match node:
@@ -134,17 +159,26 @@ def _problems(tree: ast.Module) -> Iterator[PolicyRejected]:
                 for alias in names:
                     if alias.name not in ALLOWED_MODULES | OWN_MODULES:
                         yield _bad_import(alias.name, line)
-            case ast.ImportFrom(module=module, level=level):
+            case ast.ImportFrom(module=module, names=names, level=level):
                 if level or module not in ALLOWED_MODULES | OWN_MODULES:
                     yield _bad_import(module or ".", line)
-                if module == "curateevo.policy" and [a.name for a in node.names] != ["api"]:
+                if module == "curateevo.policy" and [alias.name for alias in names] != ["api"]:
                     yield PolicyRejected("import", "only `api` may be imported from curateevo.policy", line=line)
+                for found in (_foreign(f"{module}.{alias.name}") for alias in names):
+                    if found:
+                        yield _bad_import(found, line)
+            case ast.Attribute() if found := _foreign(_dotted(node, modules)):
+                yield _bad_import(found, line)
             case ast.Name(id=name) if name in FORBIDDEN_NAMES or _dunder(name):
                 yield PolicyRejected(
                     "name", f"{name} may not be used", "use the operators of curateevo.policy.api", line
                 )
             case ast.Attribute(attr=attr) if attr.startswith("_") or attr in FORBIDDEN_ATTRIBUTES:
                 yield PolicyRejected("attribute", f".{attr} may not be used", "use public attributes only", line)
+            case ast.MatchClass(kwd_attrs=attrs) if any(attr.startswith("_") for attr in attrs):
+                yield PolicyRejected("attribute", "a pattern on private attributes", "use public attributes only", line)
+            case ast.Constant(value=int() as number) if number.bit_length() > MAX_INT_BITS:
+                yield PolicyRejected("node", f"a number of {number.bit_length()} bits", "use smaller numbers", line)
             case ast.Constant(value=str() as text) if "__" in text and "{" in text:
                 yield PolicyRejected("attribute", "a format string that reaches dunder attributes", line=line)
             case ast.AsyncFunctionDef() | ast.Await() | ast.AsyncFor() | ast.AsyncWith():
@@ -158,6 +192,40 @@ def _problems(tree: ast.Module) -> Iterator[PolicyRejected]:
 def _bad_import(name: str, line: int | None) -> PolicyRejected:
     allowed = ", ".join(sorted(ALLOWED_MODULES))
     return PolicyRejected("import", f"{name} may not be imported", f"allowed: curateevo.policy.api, {allowed}", line)
+
+
+def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Names that modules have in a policy, and the modules."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield (alias.asname, alias.name) if alias.asname else (alias.name.partition(".")[0],) * 2
+
+
+def _dotted(node: ast.expr, modules: dict[str, str]) -> str:
+    """`a.b.c` as text with the module that `a` is; empty for other expressions."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name) or node.id not in modules:
+        return ""
+    return ".".join([modules[node.id], *reversed(parts)])
+
+
+def _foreign(dotted: str) -> str:
+    """The module that a dotted name leads to where policies may not go, as `dataclasses.sys` does; else empty."""
+    path = dotted.split(".")
+    if path[0] == "curateevo":
+        return "" if all(a == b for a, b in zip(path, ("curateevo", "policy", "api"), strict=False)) else dotted
+    if path[0] not in ALLOWED_MODULES:
+        return ""
+    found: Any = importlib.import_module(path[0])
+    for part in path[1:]:
+        found = getattr(found, part, None)
+        if isinstance(found, ModuleType) and found.__name__.partition(".")[0] not in ALLOWED_MODULES:
+            return found.__name__
+    return ""
 
 
 def _dunder(name: str) -> bool:
