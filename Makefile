@@ -10,7 +10,7 @@ ENGINE ?= docker
 TAG ?= dev
 CLUSTER ?= $(HOME)/.cache/curateevo/cluster
 
-.PHONY: help setup demo check test images cluster cluster-down crds lock clean
+.PHONY: help setup demo check test images cluster cluster-down crds chart lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -57,6 +57,9 @@ crds: setup  ## make crds/ from the API models, and the chart's copy
 	    "$${kind%%:*}" > "crds/curateevo.io_$${kind##*:}.yaml" || exit 1; \
 	done
 	cp crds/*.yaml charts/curateevo/files/crds/
+
+chart: setup  ## write the chart's snapshots anew
+	$(BIN)/python -m tests.chart.rendered
 
 COMPILE := uv pip compile --quiet --generate-hashes --python-version 3.11 --no-emit-index-url --no-header
 lock: setup  ## resolve the requirements again, of the environment and of each image
