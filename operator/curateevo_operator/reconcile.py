@@ -138,7 +138,7 @@ class Reconciler:
 
     async def _pass(self, live: JsonObject) -> float:
         work = await self._look(live)
-        if _over(work):
+        if _over(work) and not self._untidy(work):
             return await self._wait_for_the_end_of_time(work)
         try:
             store = await self.stores.open(work.parent.namespace, work.evolution.spec.storage)
@@ -296,12 +296,15 @@ class Reconciler:
         """Free what attempts that have ended still hold: a server keeps a GPU, a claim a disk."""
         for job in work.jobs.leftovers:
             await self.cluster.delete(job)
-        for group in work.jobs.groups.values():
-            if group.over and group.main is not None and (group.beside or group.main["kind"] == TRAIN_JOB.kind):
-                uid = group.main["metadata"]["uid"]
-                if uid not in self._tidied:
-                    await self._delete_beside(work, group.name)
-                    self._tidied.add(uid)
+        for name, uid in self._untidy(work).items():
+            await self._delete_beside(work, name)
+            self._tidied.add(uid)
+
+    def _untidy(self, work: _Pass) -> dict[str, str]:
+        """Attempts that have ended and may still hold something, with the uid of their main Job."""
+        over = {g.name: g.main for g in work.jobs.groups.values() if g.over and g.main is not None}
+        held = {n: j["metadata"]["uid"] for n, j in over.items() if work.jobs.groups[n].beside or j["kind"] != JOB.kind}
+        return {name: uid for name, uid in held.items() if uid not in self._tidied}
 
     async def _finalize(self, live: JsonObject) -> float | None:
         """The object is being deleted: jobs end first, then artifacts go if the spec says so, then the object."""

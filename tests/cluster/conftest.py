@@ -1,4 +1,4 @@
-"""Real clusters, each made once in a session. One that can't be made fails its tests; nothing is skipped."""
+"""Real clusters, each made once for this folder. One that can't be made fails its tests; nothing is skipped."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tests.cluster import harness
 from tests.cluster.harness import Cluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def control_plane() -> Iterator[Cluster]:
     """API server, controllers, scheduler and S3, with the CRDs. There is no node: pods stay Pending."""
     with harness.folder("control-plane") as folder:
         yield harness.start(folder, node=False)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def node() -> Iterator[Cluster]:
     """A cluster with a node that runs pods, with the CRDs and localhost/curateevo-{operator,jobs,sandbox}:test."""
     with harness.folder("node") as folder:
