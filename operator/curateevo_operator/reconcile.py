@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -73,6 +74,7 @@ from curateevo_operator.render.stage import render_stage
 from curateevo_operator.settings import Settings
 from curateevo_operator.workers import Key
 
+logger = logging.getLogger(__name__)
 FINALIZER = "curateevo.io/cleanup"
 PAUSED = "curateevo.io/paused"
 RENDERED = "curateevo.io/rendered"
@@ -236,6 +238,7 @@ class Reconciler:
         await self._announce(work.versions_live[number], decision.notices)
 
     async def _apply(self, work: _Pass, action: Action, store: Store) -> None:
+        _log(work, action)
         match action:
             case StartJob():
                 owner, spec = self._owner(work, action)
@@ -478,6 +481,31 @@ def _over(work: _Pass) -> bool:
         and all(_settled(v) or v.spec.number > status.decided for v in work.versions.values())
         and work.jobs.quiet
     )
+
+
+def _log(work: _Pass, action: Action) -> None:
+    """What is done, with what it is about as fields."""
+    about: dict[str, object] = {"namespace": work.parent.namespace, "evolution": work.parent.name}
+    match action:
+        case StartJob():
+            request = action.request
+            about |= {"version": request.version, "stage": request.stage.value, "attempt": request.attempt}
+            text = f"starting {action.name}"
+        case StopJob():
+            about |= {"version": action.version, "stage": action.stage.value, "attempt": action.attempt}
+            text = f"stopping {action.name}"
+        case CreateVersion():
+            about["version"] = action.spec.number
+            text = f"creating {action.name}"
+        case WriteDecision():
+            about["version"] = action.record.number
+            text = f"{action.record.verdict}: {action.record.reason}"
+        case MoveChampion():
+            about["version"] = action.pointer.number
+            text = f"the champion is version {action.pointer.number}"
+        case _:
+            text = type(action).__name__
+    logger.info(text, extra=about)
 
 
 def _settled(version: PolicyVersion) -> bool:
