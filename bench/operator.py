@@ -21,10 +21,12 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from kubernetes import client, config, watch
+from urllib3.exceptions import HTTPError
 
 from tests.cluster import harness
 from tests.cluster.harness import Cluster
@@ -107,8 +109,9 @@ class Watcher:
     def _run(self) -> None:
         with self.cluster.inside():
             api = client.BatchV1Api(config.new_client_from_config(str(self.cluster.kubeconfig)))
-            for event in watch.Watch().stream(api.list_namespaced_job, self.namespace, _preload_content=False):
-                self._see(event["raw_object"], time.monotonic())
+            with suppress(HTTPError):  # the cluster's end
+                for event in watch.Watch().stream(api.list_namespaced_job, self.namespace, _preload_content=False):
+                    self._see(event["raw_object"], time.monotonic())
 
     def _see(self, job: dict[str, Any], now: float) -> None:
         name = job["metadata"]["name"]

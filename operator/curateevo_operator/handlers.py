@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import kopf
@@ -34,6 +34,27 @@ class Forever:
             wait = min(wait * 2.0, 30.0)
 
 
+class News:
+    """Tells changes that people make from the echo of our own status: a pass for each would make two of every one."""
+
+    def __init__(self) -> None:
+        self._known: dict[Key, tuple[object, ...]] = {}
+
+    def tells(self, key: Key, meta: Mapping[str, Any] | None) -> bool:
+        """Whether an event is to wake the worker. `meta` None: the object is gone."""
+        if meta is None:
+            self._known.pop(key, None)
+            return True
+        now = (
+            meta.get("uid"),
+            meta.get("generation"),
+            meta.get("deletionTimestamp"),
+            dict(meta.get("annotations") or {}),
+        )
+        before, self._known[key] = self._known.get(key), now
+        return now != before
+
+
 async def run(settings: Settings, registry: CollectorRegistry, stop: asyncio.Event | None = None) -> None:
     """Run until `stop` is set or a signal comes. Raises Denied when there is no cluster."""
     metrics = Metrics(registry)
@@ -59,16 +80,18 @@ async def run(settings: Settings, registry: CollectorRegistry, stop: asyncio.Eve
 
 
 def make_registry(workers: Workers, health: Health) -> kopf.OperatorRegistry:
-    registry = kopf.OperatorRegistry()
+    registry, news = kopf.OperatorRegistry(), News()
 
     @kopf.on.login(registry=registry)
     def log_in(**kwargs: Any) -> kopf.ConnectionInfo | None:
         return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
 
     @kopf.on.event(GROUP, API_VERSION, EVOLUTION.plural, registry=registry)
-    async def evolution_changed(namespace: str | None, name: str, **_: Any) -> None:
+    async def evolution_changed(type: str, namespace: str | None, name: str, meta: Any, **_: Any) -> None:
         health.hear(EVOLUTION.plural)
-        workers.wake(Key(str(namespace), name))
+        key = Key(str(namespace), name)
+        if news.tells(key, None if type == "DELETED" else meta):
+            workers.wake(key)
 
     @kopf.on.event("batch", "v1", JOB.plural, registry=registry, labels={labels.EVOLUTION: kopf.PRESENT})
     async def job_changed(namespace: str | None, meta: Any, **_: Any) -> None:
