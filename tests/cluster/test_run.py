@@ -102,6 +102,7 @@ def test_a_whole_evolution_with_vllm_and_s3(story: Story, tmp_path: Path) -> Non
     # local mode is the oracle: the same spec on this machine gives the same resources and the same weights
     local = tmp_path / "local.yaml"
     spec["storage"], spec["rounds"] = {"uri": "file://./store"}, {"max": 0}
+    spec["serving"] = {"engine": "transformers"}  # curation and training don't depend on it, and it is quicker
     local.write_text(yaml.safe_dump({**live, "metadata": {"name": "toolworld"}, "spec": spec, "status": {}}))
     command = [sys.executable, "-m", "curateevo.cli", "run", str(local), "--dir", str(tmp_path / "run")]
     subprocess.run(command, check=True, capture_output=True, timeout=900)
