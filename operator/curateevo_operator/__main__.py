@@ -15,6 +15,8 @@ from curateevo_operator import handlers, logs
 from curateevo_operator.render.settings import RenderSettings
 from curateevo_operator.settings import Settings
 
+SWITCH_SECONDS = 0.001
+"""How soon a thread that talks to a store gives way to the event loop."""
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
@@ -79,6 +81,7 @@ def main(
         log_format=log_format.value,
         log_level=log_level,
     )
+    sys.setswitchinterval(SWITCH_SECONDS)
     logs.set_up(settings.log_format, settings.log_level)
     registry = CollectorRegistry()
     for collector in (ProcessCollector, PlatformCollector, GCCollector):

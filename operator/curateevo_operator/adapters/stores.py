@@ -17,6 +17,10 @@ KEEP_SECONDS = 30.0
 """How long an opened store is used before its Secret is looked at again."""
 
 
+_Place = tuple[str, str, str | None, str | None]
+"""Namespace, URI, endpoint, Secret."""
+
+
 @dataclass(slots=True)
 class _Open:
     store: Store
@@ -31,7 +35,8 @@ class Stores:
     cluster: Cluster
     own_identity: bool
     """Whether evolutions without a `secretRef` may use the operator's own identity."""
-    _open: dict[tuple[str, str, str | None, str | None], _Open] = field(default_factory=dict)
+    _open: dict[_Place, _Open] = field(default_factory=dict)
+    _locks: dict[_Place, asyncio.Lock] = field(default_factory=dict)
 
     async def open(self, namespace: str, storage: Storage) -> Store:
         """The store of an evolution. Raises SpecInvalid for storage that a cluster can't have, Denied for a Secret that
@@ -47,6 +52,10 @@ class Stores:
                 "name a Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or let the operator's admin allow it",
             )
         place = (namespace, storage.uri, storage.endpoint, name)
+        async with self._locks.setdefault(place, asyncio.Lock()):
+            return await self._renew(place, namespace, storage, name)
+
+    async def _renew(self, place: _Place, namespace: str, storage: Storage, name: str | None) -> Store:
         now = asyncio.get_running_loop().time()
         found = self._open.get(place)
         if found is not None and now - found.looked_at < KEEP_SECONDS:
@@ -55,7 +64,8 @@ class Stores:
         if found is not None and found.secret_version == version:
             found.looked_at = now
             return found.store
-        store = connect(StoreRef(uri=storage.uri, endpoint=storage.endpoint), keys)
+        ref = StoreRef(uri=storage.uri, endpoint=storage.endpoint)
+        store = await asyncio.to_thread(connect, ref, keys)  # a client takes a moment to make
         await asyncio.to_thread(store.check)
         self._open[place] = _Open(store, version, now)
         return store
