@@ -111,9 +111,9 @@ def _items(value: Any, stage: str) -> Items:
 
 
 def _load(source: str) -> ModuleType:
-    module = ModuleType("policy")
+    module = sys.modules["policy"] = ModuleType("policy")  # dataclasses look their module up
     module.__dict__["api"] = api
-    exec(compile(source, POLICY_FILE, "exec"), module.__dict__)
+    exec(compile(source, POLICY_FILE, "exec", dont_inherit=True), module.__dict__)
     return module
 
 

@@ -26,6 +26,8 @@ from curateevo.trajectories.model import JsonObject
 
 MAX_ANSWER_BYTES = 256 << 20
 """Ten bytes an item are little: this is a recipe of millions of rows, and as objects it still fits into memory."""
+MAX_ANSWER_VALUES = 30_000_000
+"""Three bytes can be an object of seventy. Nine values an item are usual."""
 MAX_PRINT_BYTES = 1 << 20
 KEPT_PRINT_BYTES = 4096
 CHUNK_BYTES = 1 << 16
@@ -233,6 +235,8 @@ def _outcome(child: subprocess.Popen[bytes], raw: bytes, printed: str) -> Answer
         raise Transient(f"the sandbox could not be set up: {last}")
     if not body:
         raise _death(child.returncode)
+    if sum(body.count(character) for character in b"[{,") > MAX_ANSWER_VALUES:
+        raise rejected("output", f"the policy returned more than {MAX_ANSWER_VALUES} values")
     try:
         answer = json.loads(body)
     except (ValueError, RecursionError) as error:

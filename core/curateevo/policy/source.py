@@ -53,6 +53,9 @@ MAX_INT_BITS = 4096
 """Of a number that is written out: longer ones can't be shown."""
 
 
+WRITE_PARAMS = 'write PARAMS = {"name": value}'
+
+
 def normalised(source: str) -> str:
     """The source without comments, docstrings and layout. Raises PolicyRejected when it does not parse."""
     tree = parse(source)
@@ -108,10 +111,10 @@ def params_of(source: str) -> dict[str, Any]:
             try:
                 params = ast.literal_eval(value)
             except (ValueError, TypeError) as error:
-                raise PolicyRejected("params", "PARAMS must be a literal dict", line=node.lineno) from error
+                raise PolicyRejected("params", "PARAMS must be a literal dict", WRITE_PARAMS, node.lineno) from error
             if isinstance(params, dict) and all(isinstance(k, str) for k in params):
                 return params
-    raise PolicyRejected("params", "no PARAMS dict with text keys", 'write PARAMS = {"name": value}')
+    raise PolicyRejected("params", "no PARAMS dict with text keys", WRITE_PARAMS)
 
 
 def check_static(source: str) -> None:
@@ -163,7 +166,8 @@ def _problems(tree: ast.Module) -> Iterator[PolicyRejected]:
                 if level or module not in ALLOWED_MODULES | OWN_MODULES:
                     yield _bad_import(module or ".", line)
                 if module == "curateevo.policy" and [alias.name for alias in names] != ["api"]:
-                    yield PolicyRejected("import", "only `api` may be imported from curateevo.policy", line=line)
+                    only = "only `api` may be imported from curateevo.policy"
+                    yield PolicyRejected("import", only, "write from curateevo.policy import api", line)
                 for found in (_foreign(f"{module}.{alias.name}") for alias in names):
                     if found:
                         yield _bad_import(found, line)
@@ -180,7 +184,8 @@ def _problems(tree: ast.Module) -> Iterator[PolicyRejected]:
             case ast.Constant(value=int() as number) if number.bit_length() > MAX_INT_BITS:
                 yield PolicyRejected("node", f"a number of {number.bit_length()} bits", "use smaller numbers", line)
             case ast.Constant(value=str() as text) if "__" in text and "{" in text:
-                yield PolicyRejected("attribute", "a format string that reaches dunder attributes", line=line)
+                shown = "a format string that reaches dunder attributes"
+                yield PolicyRejected("attribute", shown, "use public attributes only", line)
             case ast.AsyncFunctionDef() | ast.Await() | ast.AsyncFor() | ast.AsyncWith():
                 yield PolicyRejected("node", "asynchronous code", "stages are plain functions", line)
             case ast.Global() | ast.Nonlocal():
