@@ -26,8 +26,8 @@ import yaml
 from aiohttp import web
 
 HOP = {"transfer-encoding", "content-length", "connection", "host"}
-RELIST_SECONDS = 70.0
-"""How long a re-list fails after `watch-error`: longer than kopf's own waits add up to."""
+RELIST_SECONDS = 25.0
+"""How long a re-list fails after `watch-error`."""
 
 
 class Proxy:
