@@ -21,6 +21,7 @@ from curateevo_operator.settings import Settings
 from curateevo_operator.workers import Key, Workers
 
 logger = logging.getLogger(__name__)
+ANEW_SECONDS = 2.0
 GROUP, API_VERSION = EVOLUTION.api_version.split("/")
 
 
@@ -65,6 +66,17 @@ async def run(settings: Settings, registry: CollectorRegistry, stop: asyncio.Eve
         runner = await serve(settings, registry, health)
         tasks = [asyncio.create_task(t, name="health") for t in (health.watch_over(), health.measure_lag())]
         try:
+            await _watch(settings, workers, health, stop)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await runner.cleanup()
+
+
+async def _watch(settings: Settings, workers: Workers, health: Health, stop: asyncio.Event | None) -> None:
+    """Until told to stop. kopf gives up altogether when a watch gets an ERROR event other than 410: begin anew then."""
+    while True:
+        try:
             await kopf.operator(
                 registry=make_registry(workers, health),
                 settings=kopf_settings(),
@@ -73,10 +85,10 @@ async def run(settings: Settings, registry: CollectorRegistry, stop: asyncio.Eve
                 clusterwide=not settings.namespaces,
                 stop_flag=stop,
             )
-        finally:
-            for task in tasks:
-                task.cancel()
-            await runner.cleanup()
+            return
+        except Exception:
+            logger.exception("the watches have ended; watching anew")
+            await asyncio.sleep(ANEW_SECONDS)
 
 
 def make_registry(workers: Workers, health: Health) -> kopf.OperatorRegistry:
