@@ -27,7 +27,6 @@ from curateevo.api.stage import (
     Manifest,
     Outcome,
     StageRequest,
-    SubjectKind,
     TrainParams,
     Usage,
 )
@@ -198,9 +197,7 @@ def publish_result(store: Store, run: StageRun, result: StageResult, *, seconds:
 def _unstored_inputs(request: StageRequest) -> str:
     """The base model, where it decides the output: what its URI stands for may change."""
     params = request.params
-    if isinstance(params, TrainParams) or (
-        isinstance(params, EvaluateParams) and any(s.kind is SubjectKind.BASE for s in params.subjects)
-    ):
+    if isinstance(params, TrainParams) or (isinstance(params, EvaluateParams) and params.wants_base):
         return fingerprint(params.model, request.store.endpoint)
     return ""
 

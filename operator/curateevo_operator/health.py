@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -36,14 +36,11 @@ class Health:
     cluster: Cluster
     workers: Workers
     metrics: Metrics
-    heard: dict[str, float] = field(default_factory=dict)
-    """Unix time of the last watch event, by plural."""
     _deaf_since: float | None = None
     _listed_at: float | None = None
 
     def hear(self, plural: str) -> None:
-        self.heard[plural] = time.time()
-        self.metrics.watch.labels(plural).set(self.heard[plural])
+        self.metrics.watch.labels(plural).set_to_current_time()
 
     def problems(self) -> list[str]:
         """Why the operator should be restarted; empty when it should not."""

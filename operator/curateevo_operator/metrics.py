@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NoReturn
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary, disable_created_metrics
 
@@ -23,8 +22,7 @@ from curateevo.api.evolution import (
 )
 from curateevo.api.spec import EvolutionSpec
 from curateevo.api.stage import Manifest
-from curateevo.evolution.plan_version import stage_context
-from curateevo.evolution.requests import Identity
+from curateevo.evolution.plan_version import deadline_seconds
 
 OBJECT = ("namespace", "evolution")
 RESTING = frozenset({EvolutionPhase.SUSPENDED, EvolutionPhase.COMPLETE, EvolutionPhase.FAILED})
@@ -309,9 +307,6 @@ def _ends_at(spec: EvolutionSpec, name: str, stage: StageStatus) -> float | None
         return stage.retry_at
     if stage.state is not StageState.ACTIVE or stage.started_at is None:
         return None
-    context = stage_context(Identity("", ""), spec, Stage(name), None, _no_request)
-    return stage.started_at + context.pending_seconds + context.deadline_seconds + context.manifest_seconds
-
-
-def _no_request(attempt: int) -> NoReturn:
-    raise AssertionError("only deadlines are asked for")
+    deadlines = spec.deadlines
+    allowed = deadlines.pending_seconds + deadline_seconds(deadlines, Stage(name)) + deadlines.manifest_seconds
+    return stage.started_at + allowed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -27,12 +27,14 @@ from curateevo.evolution.conditions import with_fault
 from curateevo.evolution.decision import (
     Action,
     CreateVersion,
+    Decision,
     DeleteArtifacts,
     DeleteEvolution,
     EvolutionSeen,
     MoveChampion,
     Notice,
     Release,
+    S,
     StageSeen,
     StartJob,
     StopJob,
@@ -40,7 +42,7 @@ from curateevo.evolution.decision import (
     WriteDecision,
 )
 from curateevo.evolution.plan_evolution import TERMINAL as OVER
-from curateevo.evolution.plan_evolution import plan_evolution, time_left
+from curateevo.evolution.plan_evolution import plan_evolution, plan_rest
 from curateevo.evolution.plan_version import STAGES, TERMINAL, in_force, plan_version
 from curateevo.evolution.requests import Identity
 from curateevo.loop.effects import apply_to_store, store_initial_policy
@@ -82,6 +84,7 @@ RENDERED = "curateevo.io/rendered"
 FAULT_SECONDS = 60.0
 """How soon a pass is tried again after a fault that somebody must mend; a change of the object wakes it earlier."""
 DELETING_SECONDS = 1.0
+StagesSeen = Mapping[Stage, StageSeen]
 
 
 class NameTaken(CurateEvoError):
@@ -184,16 +187,19 @@ class Reconciler:
         the store is not asked."""
         self.metrics.show(work.evolution, work.versions.values(), self.clock())
         self._observers.pop(work.who.uid, None)
-        left = time_left(work.evolution.spec, work.evolution.status, self.clock())
-        if left is not None and left <= 0:
+        decision = plan_rest(work.evolution.spec, work.evolution.status, (), self.clock())
+        if decision.actions:
             await self.cluster.delete(work.live)
             return DELETING_SECONDS
-        return self.settings.resync_seconds if left is None else left
+        return self.settings.resync_seconds if decision.wake_in is None else decision.wake_in
+
+    async def _find_jobs(self, namespace: str, selector: str, gangs: bool) -> list[JsonObject]:
+        """`gangs`: TrainJobs as well. Where none can be, the kind may not be there."""
+        kinds = (JOB, TRAIN_JOB) if gangs else (JOB,)
+        return [job for kind in kinds for job in await self.cluster.find(kind, namespace, selector)]
 
     async def _list_jobs(self, namespace: str, selector: str, gangs: bool) -> JobsSeen:
-        found = await self.cluster.find(JOB, namespace, selector)
-        if gangs:
-            found += await self.cluster.find(TRAIN_JOB, namespace, selector)
+        found = await self._find_jobs(namespace, selector, gangs)
         open_ = [j for j in found if not adapter.terminating(j)]
         pods = await self.cluster.find(POD, namespace, selector) if open_ else []
         words = {j["metadata"]["name"]: await self._why_no_pod(j) for j in adapter.without_pods(open_, pods)}
@@ -211,31 +217,31 @@ class Reconciler:
         before = work.evolution.status
         generation = work.evolution.metadata.generation
         decision = plan_evolution(work.who, work.evolution.spec, before, seen, self.clock(), generation)
-        for action in decision.actions:
-            await self._apply(work, action, store)
-        work.wake(decision.wake_in)
-        work.changed |= bool(decision.actions)
-        if decision.status != before:
-            work.live = await self._save(work.live, decision.status)
-            self._count_stages(work, before.stages, decision.status.stages, seen.stages)
-            work.evolution = work.evolution.model_copy(update={"status": decision.status})
-            work.changed = True
-        await self._announce(work.live, decision.notices)
+        work.live = await self._carry_out(work, work.live, before, decision, seen.stages, store)
+        work.evolution = work.evolution.model_copy(update={"status": decision.status})
 
     async def _tick_version(self, work: _Pass, version: PolicyVersion, stages: VersionStagesSeen, store: Store) -> None:
         number = version.spec.number
         spec = in_force(version.spec, work.evolution.spec)
         decision = plan_version(work.who, spec, version.status, stages, self.clock())
+        live = work.versions_live[number]
+        work.versions_live[number] = await self._carry_out(work, live, version.status, decision, stages.stages, store)
+        work.versions[number] = version.model_copy(update={"status": decision.status})
+
+    async def _carry_out(
+        self, work: _Pass, live: JsonObject, before: S, decision: Decision[S], seen: StagesSeen, store: Store
+    ) -> JsonObject:
+        """Apply in order, save once, then announce. Returns the object as it is saved now."""
         for action in decision.actions:
             await self._apply(work, action, store)
         work.wake(decision.wake_in)
-        work.changed |= bool(decision.actions)
-        if decision.status != version.status:
-            work.versions_live[number] = await self._save(work.versions_live[number], decision.status)
-            self._count_stages(work, version.status.stages, decision.status.stages, stages.stages)
-            work.versions[number] = version.model_copy(update={"status": decision.status})
-            work.changed = True
-        await self._announce(work.versions_live[number], decision.notices)
+        work.changed |= bool(decision.actions) or decision.status != before
+        if decision.status != before:
+            live = await self._save(live, decision.status)
+            self._count_stages(work, before.stages, decision.status.stages, seen)
+        for notice in decision.notices:
+            await announce(self.cluster, live, notice, self.clock())
+        return live
 
     async def _apply(self, work: _Pass, action: Action, store: Store) -> None:
         _log(work, action)
@@ -283,7 +289,7 @@ class Reconciler:
     async def _stop(self, work: _Pass, name: str) -> None:
         """Delete an attempt: its main Job, its servers, their Services."""
         group = work.jobs.groups.get(name)
-        for job in (*(group.beside if group else ()), *((group.main,) if group and group.main else ())):
+        for job in group.jobs if group is not None else ():
             if not adapter.terminating(job):
                 await self.cluster.delete(job)
         await self._delete_beside(work, name)
@@ -314,9 +320,8 @@ class Reconciler:
         meta = live["metadata"]
         if FINALIZER not in (meta.get("finalizers") or ()):
             return None
-        jobs = await self.cluster.find(JOB, meta["namespace"], labels.selector(meta["uid"]))
-        if (live.get("spec") or {}).get("training", {}).get("engine") == "TrainJob":
-            jobs += await self.cluster.find(TRAIN_JOB, meta["namespace"], labels.selector(meta["uid"]))
+        gangs = (live.get("spec") or {}).get("training", {}).get("engine") == "TrainJob"
+        jobs = await self._find_jobs(meta["namespace"], labels.selector(meta["uid"]), gangs)
         for job in jobs:
             if not adapter.terminating(job):
                 await self.cluster.delete(job)
@@ -405,10 +410,6 @@ class Reconciler:
             raise Conflict(f"{live['metadata']['name']} was deleted meanwhile")
         return saved
 
-    async def _announce(self, about: JsonObject, notices: Iterable[Notice]) -> None:
-        for notice in notices:
-            await announce(self.cluster, about, notice, self.clock())
-
     async def _store_fault(self, live: JsonObject, error: Transient | Denied) -> float:
         name = live["metadata"]["name"]
         denied = isinstance(error, Denied)
@@ -435,7 +436,7 @@ class Reconciler:
         work: _Pass,
         before: dict[str, StageStatus],
         after: dict[str, StageStatus],
-        seen: Mapping[Stage, StageSeen],
+        seen: StagesSeen,
     ) -> None:
         for name, stage in after.items():
             old = before.get(name)

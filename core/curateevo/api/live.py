@@ -14,8 +14,7 @@ def read_evolution(live: JsonObject) -> CurationEvolution:
     try:
         return CurationEvolution(metadata=_meta(live), spec=live.get("spec") or {}, status=live.get("status") or {})
     except ValidationError as error:
-        first = error.errors()[0]
-        raise SpecInvalid(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        raise SpecInvalid(_first(error)) from error
 
 
 def read_version(live: JsonObject) -> PolicyVersion:
@@ -23,9 +22,14 @@ def read_version(live: JsonObject) -> PolicyVersion:
     try:
         return PolicyVersion(metadata=_meta(live), spec=live["spec"], status=live.get("status") or {})
     except ValidationError as error:
-        first = error.errors()[0]
-        where = f"PolicyVersion {live['metadata']['name']}: {'.'.join(map(str, first['loc']))}"
-        raise ContractBroken(f"{where}: {first['msg']}", "was it made by another release?") from error
+        text = f"PolicyVersion {live['metadata']['name']}: {_first(error)}"
+        raise ContractBroken(text, "was it made by another release?") from error
+
+
+def _first(error: ValidationError) -> str:
+    """The first problem, with the field's path."""
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
 def _meta(live: JsonObject) -> ObjectMeta:

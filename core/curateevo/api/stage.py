@@ -90,6 +90,11 @@ class EvaluateParams(Model):
     serve_start_seconds: int
     seed: int
 
+    @property
+    def wants_base(self) -> bool:
+        """Whether the untrained base is among the subjects."""
+        return any(subject.kind is SubjectKind.BASE for subject in self.subjects)
+
 
 class HistoryEntry(Model):
     """One earlier round, as the proposer sees it."""

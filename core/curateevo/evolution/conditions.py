@@ -19,16 +19,8 @@ from curateevo.evolution.decision import VersionSeen
 
 Value = Literal["True", "False", "Unknown"]
 STALLING = frozenset({Reason.DENIED, Reason.AWAITING_POLICY, Reason.CONTRACT_BROKEN, Reason.SPEC_INVALID})
-STAGE_CONDITIONS = {
-    "CurationComplete": (VersionPhase.PENDING, VersionPhase.CURATING),
-    "TrainingComplete": (VersionPhase.PENDING, VersionPhase.CURATING, VersionPhase.TRAINING),
-    "EvaluationComplete": (
-        VersionPhase.PENDING,
-        VersionPhase.CURATING,
-        VersionPhase.TRAINING,
-        VersionPhase.EVALUATING,
-    ),
-}
+AT_WORK = (VersionPhase.PENDING, VersionPhase.CURATING, VersionPhase.TRAINING, VersionPhase.EVALUATING)
+STAGE_CONDITIONS = {"CurationComplete": AT_WORK[:2], "TrainingComplete": AT_WORK[:3], "EvaluationComplete": AT_WORK}
 """The phases in which it is not so yet."""
 
 

@@ -3,7 +3,7 @@ the sealed test. It owns champion, budget and stopping, and never looks inside a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from curateevo.api.base import digest_of
@@ -38,18 +38,16 @@ from curateevo.evolution.decision import (
     DeleteArtifacts,
     DeleteEvolution,
     EvolutionSeen,
-    JobState,
     MoveChampion,
     Notice,
     Release,
     StageSeen,
-    StopJob,
     VersionSeen,
     WriteDecision,
 )
-from curateevo.evolution.names import attempt_prefix, evolution_prefix, job_name, version_name
+from curateevo.evolution.names import attempt_prefix, evolution_prefix, version_name
 from curateevo.evolution.plan_stage import StageDecision, plan_stage, rested
-from curateevo.evolution.plan_version import stage_context
+from curateevo.evolution.plan_version import stage_context, stop_jobs
 from curateevo.evolution.requests import (
     Identity,
     floors_request,
@@ -80,11 +78,11 @@ def plan_evolution(
 
 
 def _plan(who: Identity, spec: EvolutionSpec, status: EvolutionStatus, seen: EvolutionSeen, now: float) -> Plan:
-    stops = stop_jobs(who, seen)
+    stops = stop_jobs(who, _own_stages(seen))
     if seen.deleting:
         return _plan_deletion(who, spec, status, seen, stops)
     if status.phase in TERMINAL:
-        return _rest(spec, status, stops, now)
+        return plan_rest(spec, status, stops, now)
     if spec.suspend:
         suspended = _at(status, EvolutionPhase.SUSPENDED, Reason.SUSPENDED, "spec.suspend is true")
         return Decision(suspended.model_copy(update={"stages": rested(status.stages)}), stops)
@@ -107,19 +105,12 @@ def _plan(who: Identity, spec: EvolutionSpec, status: EvolutionStatus, seen: Evo
     return _plan_round(who, spec, status, seen, ingest, now)
 
 
-def _rest(spec: EvolutionSpec, status: EvolutionStatus, stops: tuple[Action, ...], now: float) -> Plan:
+def plan_rest(spec: EvolutionSpec, status: EvolutionStatus, stops: tuple[Action, ...], now: float) -> Plan:
     """The end: what still runs is stopped, and the object goes when its time is over."""
-    left = time_left(spec, status, now)
-    if stops or left is None:
+    if stops or spec.ttl_seconds_after_finished is None or status.completed_at is None:
         return Decision(status, stops)
+    left = status.completed_at + spec.ttl_seconds_after_finished - now
     return Decision(status, (DeleteEvolution(),)) if left <= 0 else Decision(status, wake_in=left)
-
-
-def time_left(spec: EvolutionSpec, status: EvolutionStatus, now: float) -> float | None:
-    """Seconds until an evolution that has ended is to be deleted; None: never."""
-    if spec.ttl_seconds_after_finished is None or status.completed_at is None:
-        return None
-    return status.completed_at + spec.ttl_seconds_after_finished - now
 
 
 def _plan_round(
@@ -467,13 +458,7 @@ def _history(spec: EvolutionSpec, seen: EvolutionSeen, number: int) -> tuple[His
     return tuple(out)
 
 
-def stop_jobs(who: Identity, seen: EvolutionSeen) -> tuple[Action, ...]:
-    """Stop what the evolution itself runs. A job with a manifest is at its end: it keeps its logs."""
-    stages: list[tuple[Stage, int | None, StageSeen]] = [(stage, None, found) for stage, found in seen.stages.items()]
-    stages += [(Stage.PROPOSE, number, found) for number, found in seen.proposals.items()]
-    return tuple(
-        StopJob(job_name(who.name, stage, number, a.attempt), stage, number, a.attempt)
-        for stage, number, found in stages
-        for a in found.attempts
-        if a.manifest is None and a.job in (JobState.PENDING, JobState.RUNNING)
-    )
+def _own_stages(seen: EvolutionSeen) -> Iterator[tuple[Stage, int | None, StageSeen]]:
+    """The stages that the evolution itself runs, each with its version."""
+    yield from ((stage, None, found) for stage, found in seen.stages.items())
+    yield from ((Stage.PROPOSE, number, found) for number, found in seen.proposals.items())

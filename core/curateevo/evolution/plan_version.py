@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from curateevo.api.evolution import (
     Measurement,
@@ -14,7 +14,7 @@ from curateevo.api.evolution import (
     VersionSpec,
     VersionStatus,
 )
-from curateevo.api.spec import EvolutionSpec
+from curateevo.api.spec import Deadlines, EvolutionSpec
 from curateevo.api.stage import CurateSummary, EvaluateSummary, IngestSummary, Manifest, Outcome, StageRequest
 from curateevo.evolution.decision import (
     Action,
@@ -46,14 +46,14 @@ def plan_version(
     who: Identity, spec: VersionSpec, status: VersionStatus, seen: VersionStagesSeen, now: float
 ) -> Decision[VersionStatus]:
     """Pure and total. Deletion and suspension are looked at first; a terminal phase only takes over its verdict."""
+    stops = stop_jobs(who, ((stage, spec.number, found) for stage, found in seen.stages.items()))
     if seen.deleting:
-        stops = stop_jobs(who, spec.number, seen)
         return Decision(status, stops or (Release(),))
     if status.phase in TERMINAL:
-        return _take_verdict(status, seen, stop_jobs(who, spec.number, seen))
+        return _take_verdict(status, seen, stops)
     if seen.suspended:
         resting = status.model_copy(update={"stages": rested(status.stages)})
-        return Decision(resting, stop_jobs(who, spec.number, seen))
+        return Decision(resting, stops)
     if seen.ingest is None or seen.policy is None:
         return Decision(status)
     manifests: dict[Stage, Manifest] = {}
@@ -87,6 +87,16 @@ def in_force(version: VersionSpec, spec: EvolutionSpec) -> VersionSpec:
     return version.model_copy(update={"evolution_spec": pinned})
 
 
+def deadline_seconds(deadlines: Deadlines, stage: Stage) -> int:
+    """How long a stage may run."""
+    return {
+        Stage.INGEST: deadlines.ingest_seconds,
+        Stage.PROPOSE: deadlines.propose_seconds,
+        Stage.CURATE: deadlines.curate_seconds,
+        Stage.TRAIN: deadlines.train_seconds,
+    }.get(stage, deadlines.evaluate_seconds + deadlines.serve_start_seconds)
+
+
 def stage_context(
     who: Identity,
     spec: EvolutionSpec,
@@ -96,12 +106,6 @@ def stage_context(
 ) -> StageContext:
     """Deadlines and names of a stage."""
     deadlines = spec.deadlines
-    seconds = {
-        Stage.INGEST: deadlines.ingest_seconds,
-        Stage.PROPOSE: deadlines.propose_seconds,
-        Stage.CURATE: deadlines.curate_seconds,
-        Stage.TRAIN: deadlines.train_seconds,
-    }.get(stage, deadlines.evaluate_seconds + deadlines.serve_start_seconds)
 
     def name(attempt: int) -> str:
         return job_name(who.name, stage, version, attempt)
@@ -111,18 +115,19 @@ def stage_context(
         version=version,
         start=lambda attempt: StartJob(name(attempt), start(attempt)),
         name=name,
-        deadline_seconds=seconds,
+        deadline_seconds=deadline_seconds(deadlines, stage),
         pending_seconds=deadlines.pending_seconds,
         manifest_seconds=deadlines.manifest_seconds,
         retries=spec.retries,
     )
 
 
-def stop_jobs(who: Identity, version: int, seen: VersionStagesSeen) -> tuple[Action, ...]:
-    """Stop whatever of a version still runs. A job with a manifest is at its end: it keeps its logs."""
+def stop_jobs(who: Identity, stages: Iterable[tuple[Stage, int | None, StageSeen]]) -> tuple[Action, ...]:
+    """Stop whatever of these stages (each with its version) still runs. A job with a manifest is at its end: it keeps
+    its logs."""
     return tuple(
         StopJob(job_name(who.name, stage, version, a.attempt), stage, version, a.attempt)
-        for stage, found in seen.stages.items()
+        for stage, version, found in stages
         for a in found.attempts
         if a.manifest is None and a.job in (JobState.PENDING, JobState.RUNNING)
     )

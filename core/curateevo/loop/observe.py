@@ -8,7 +8,6 @@ from typing import Protocol
 
 from curateevo.api.errors import ContractBroken
 from curateevo.api.evolution import CurationEvolution, PolicyVersion, Stage, StageState, StageStatus
-from curateevo.api.spec import EvolutionSpec
 from curateevo.api.stage import ChampionPointer, DecisionRecord, FileRef, Manifest, ProposeSummary, ScoreTable
 from curateevo.evolution.decision import (
     AttemptSeen,
@@ -113,7 +112,7 @@ class Observer:
             context=made.file("context.json").ref if made and made.has("context.json") else None,
             policy=self._policy(number, jobs),
             decision=self._read_decision(number),
-            suspended=_halted(evolution.spec, evolution),
+            suspended=_halted(evolution),
             deleting=seen.deleting,
         )
 
@@ -220,8 +219,9 @@ class Observer:
         return self._initial
 
 
-def _halted(spec: EvolutionSpec, evolution: CurationEvolution) -> bool:
+def _halted(evolution: CurationEvolution) -> bool:
     """Whether versions are to rest: suspended, stopped at once, or the evolution is over."""
+    spec = evolution.spec
     return spec.suspend or spec.stop == "Now" or evolution.status.phase in TERMINAL
 
 

@@ -207,29 +207,16 @@ def _code(error: ClientError) -> str:
 
 def describe_objects(uri: str, endpoint: str | None) -> dict[str, str]:
     """What lies below the folder `s3://bucket/prefix` now: path within it to the object's ETag. Nothing is read."""
-    store, prefix = _folder(uri, endpoint)
-    found: dict[str, str] = {}
-    with store._translated(prefix):
-        for page in store.client.get_paginator("list_objects_v2").paginate(Bucket=store.bucket, Prefix=prefix):
-            found |= {item["Key"].removeprefix(prefix): item["ETag"] for item in page.get("Contents", ())}
-    return {path: tag for path, tag in found.items() if path and not path.endswith("/")}
+    return _list_folder(*_folder(uri, endpoint))
 
 
 def fetch_folder(uri: str, endpoint: str | None, folder: Path) -> int:
     """Download all that lies below `s3://bucket/prefix` to its path below `folder`; returns how many files that are."""
     store, prefix = _folder(uri, endpoint)
-    paths = describe_objects(uri, endpoint)
+    paths = _list_folder(store, prefix)
     for path in paths:
-        target = folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with store._translated(prefix + path):
-            store.client.download_file(store.bucket, prefix + path, str(target))
+        _download(store, prefix + path, folder / path)
     return len(paths)
-
-
-def _folder(uri: str, endpoint: str | None) -> tuple[S3Store, str]:
-    bucket, _, prefix = uri.removeprefix("s3://").partition("/")
-    return S3Store(bucket, "", endpoint), f"{prefix.strip('/')}/" if prefix.strip("/") else ""
 
 
 def fetch_objects(uri: str, endpoint: str | None, folder: Path) -> list[Path]:
@@ -238,11 +225,24 @@ def fetch_objects(uri: str, endpoint: str | None, folder: Path) -> list[Path]:
     store = S3Store(bucket, "", endpoint)
     fixed = pattern.split("*", 1)[0]
     wanted = [k for k in store.keys(fixed) if fnmatchcase(k, pattern if "*" in pattern else f"{pattern}*")]
-    out = []
-    for key in sorted(wanted):
-        target = folder / key
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with store._translated(key):
-            store.client.download_file(bucket, key, str(target))
-        out.append(target)
-    return out
+    return [_download(store, key, folder / key) for key in sorted(wanted)]
+
+
+def _folder(uri: str, endpoint: str | None) -> tuple[S3Store, str]:
+    bucket, _, prefix = uri.removeprefix("s3://").partition("/")
+    return S3Store(bucket, "", endpoint), f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+
+
+def _list_folder(store: S3Store, prefix: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    with store._translated(prefix):
+        for page in store.client.get_paginator("list_objects_v2").paginate(Bucket=store.bucket, Prefix=prefix):
+            found |= {item["Key"].removeprefix(prefix): item["ETag"] for item in page.get("Contents", ())}
+    return {path: tag for path, tag in found.items() if path and not path.endswith("/")}
+
+
+def _download(store: S3Store, key: str, target: Path) -> Path:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with store._translated(key):
+        store.client.download_file(store.bucket, key, str(target))
+    return target

@@ -37,6 +37,10 @@ class Group:
     seen: JobSeen
 
     @property
+    def jobs(self) -> list[JsonObject]:
+        return [*self.beside, *([self.main] if self.main is not None else [])]
+
+    @property
     def over(self) -> bool:
         return self.main is not None and self.seen.state in (JobState.SUCCEEDED, JobState.FAILED)
 
@@ -54,13 +58,13 @@ class JobsSeen:
     @property
     def quiet(self) -> bool:
         """Every Job has ended."""
-        return all(j is None or ended(j) or terminating(j) for g in self.groups.values() for j in (g.main, *g.beside))
+        return all(ended(j) or terminating(j) for g in self.groups.values() for j in g.jobs)
 
     @property
     def leftovers(self) -> list[JsonObject]:
         """Jobs without a purpose: servers of an attempt that has ended, and the client of a server that has failed."""
         over = (g for g in self.groups.values() if g.over)
-        return [j for g in over for j in (g.main, *g.beside) if j is not None and not ended(j) and not terminating(j)]
+        return [j for g in over for j in g.jobs if not ended(j) and not terminating(j)]
 
 
 def group_jobs(jobs: Sequence[JsonObject], pods: Sequence[JsonObject], words: Mapping[str, str]) -> JobsSeen:

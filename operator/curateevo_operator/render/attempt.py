@@ -11,8 +11,7 @@ from curateevo.api.evolution import Stage
 from curateevo.api.spec import EvolutionSpec
 from curateevo.api.stage import StageRequest
 from curateevo.evolution.names import MAX_NAME
-from curateevo.evolution.plan_version import stage_context
-from curateevo.evolution.requests import Identity
+from curateevo.evolution.plan_version import deadline_seconds
 from curateevo_operator.render import labels
 from curateevo_operator.render.settings import Owner, Parent, RenderSettings
 from curateevo_operator.render.templates import apply_template
@@ -46,14 +45,8 @@ class Attempt:
     @property
     def deadline_seconds(self) -> int:
         """When a Job of this attempt ends itself, counted from when it may start: a backstop behind the plan."""
-        context = stage_context(
-            Identity(self.parent.name, self.parent.uid),
-            self.spec,
-            self.request.stage,
-            self.request.version,
-            lambda attempt: self.request,
-        )
-        return int(context.deadline_seconds + context.pending_seconds) + SLACK_SECONDS
+        deadlines = self.spec.deadlines
+        return deadline_seconds(deadlines, self.request.stage) + deadlines.pending_seconds + SLACK_SECONDS
 
 
 def request_text(request: StageRequest) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from curateevo.api.base import JsonObject
-from curateevo.api.stage import EvaluateParams, SubjectKind
+from curateevo.api.stage import EvaluateParams
 from curateevo_operator.render.access import base_downloads, base_files, llm_env, store_env
 from curateevo_operator.render.attempt import Attempt, render_job, template_key
 from curateevo_operator.render.pods import (
@@ -61,7 +61,7 @@ def render_evaluate_in_process(attempt: Attempt, params: EvaluateParams) -> Json
     """The evaluator loads the models itself."""
     env: dict[str, str | JsonObject] = {**PROGRAM_ENVIRONMENT, **store_env(attempt.spec)}
     mounts: tuple[Mount, ...] = (SHM_MOUNT,)
-    if wants_base(params):
+    if params.wants_base:
         base = base_downloads(attempt.spec, SCRATCH)
         env, mounts = {**env, **base.env}, (*mounts, *base.mounts)
     image = attempt.settings.trainer_image
@@ -71,13 +71,8 @@ def render_evaluate_in_process(attempt: Attempt, params: EvaluateParams) -> Json
 def render_evaluate(attempt: Attempt, params: EvaluateParams, servers: Mapping[str, str]) -> JsonObject:
     """The evaluator asks servers. `servers`: the variables that tell it of them."""
     env = {**PROGRAM_ENVIRONMENT, **store_env(attempt.spec), **servers}
-    mounts = base_files(attempt.spec).mounts if wants_base(params) else ()
+    mounts = base_files(attempt.spec).mounts if params.wants_base else ()
     return _job(attempt, _main(attempt, "evaluate", attempt.settings.jobs_image, EVALUATE, env, mounts))
-
-
-def wants_base(params: EvaluateParams) -> bool:
-    """Whether the untrained base is among the subjects."""
-    return any(subject.kind is SubjectKind.BASE for subject in params.subjects)
 
 
 def _main(

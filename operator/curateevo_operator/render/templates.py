@@ -9,6 +9,7 @@ from typing import Any
 from curateevo.api.base import JsonObject
 from curateevo.api.errors import SpecInvalid
 from curateevo.api.spec import EvolutionSpec
+from curateevo.policy import quantity
 from curateevo_operator.render import labels
 from curateevo_operator.render.merge import DIRECTIVE, merge_pod_template
 from curateevo_operator.render.pods import REQUEST_MOUNT
@@ -27,10 +28,8 @@ BESIDE_POLICY_MAY_NOT = {
     "enableServiceLinks": "the policy's environment is to be empty",
     "runtimeClassName": "set spec.sandbox.runtimeClassName instead",
 }
-UNITS = {
-    "n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18,
-    "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50, "Ei": 2.0**60,
-}  # fmt: skip
+UNITS = quantity.UNITS | {"n": 1e-9, "u": 1e-6, "": 1.0, "P": 1e15, "E": 1e18, "Pi": 2.0**50, "Ei": 2.0**60}
+"""Of resources, which may be written in more of them than a sandbox's limits."""
 CONTAINERS = ("initContainers", "containers")
 
 
