@@ -36,7 +36,8 @@ class Health:
     cluster: Cluster
     workers: Workers
     metrics: Metrics
-    _deaf_since: float | None = None
+    _deaf: tuple[float, list[str]] | None = None
+    """Since when, and which kinds."""
     _listed_at: float | None = None
 
     def hear(self, plural: str) -> None:
@@ -45,8 +46,8 @@ class Health:
     def problems(self) -> list[str]:
         """Why the operator should be restarted; empty when it should not."""
         found = [f"the pass over {k.namespace}/{k.name} hangs" for k in self.workers.stuck()]
-        if self._deaf_since is not None and time.monotonic() - self._deaf_since > DEAF_SECONDS:
-            found.append(f"no watch on {' and '.join(self._missing())}")
+        if self._deaf is not None and time.monotonic() - self._deaf[0] > DEAF_SECONDS:
+            found.append(f"no watch on {' and '.join(self._deaf[1])}")
         return found
 
     @property
@@ -67,10 +68,8 @@ class Health:
         while True:
             missing = self._missing()
             self.metrics.deaf.set(bool(missing) and self._listed_at is not None)
-            if not missing:
-                self._deaf_since = None
-            elif self._deaf_since is None:
-                self._deaf_since = time.monotonic()
+            since = self._deaf[0] if self._deaf is not None else time.monotonic()
+            self._deaf = (since, missing) if missing else None
             if time.monotonic() >= next_list:
                 await self._list_all()
                 next_list = time.monotonic() + self.settings.list_seconds

@@ -133,11 +133,12 @@ class Cluster:
         return boto3.client("s3", aws_access_key_id=key, aws_secret_access_key=secret, **where)
 
     def install_crds(self) -> None:
-        """Apply crds/, and wait until their objects can be listed."""
+        """Apply crds/, and wait until their objects can be listed and explained."""
         self.kubectl("apply", "--server-side", "--force-conflicts", "-f", ROOT / "crds")
         self.kubectl("wait", "--for=condition=Established", "-f", ROOT / "crds", "--timeout=30s")
         # For a moment after that, lists answer "storage is (re)initializing".
         self.wait(lambda: self.kubectl("get", "curationevolutions,policyversions", "-A", "-o", "json"), seconds=30)
+        self.wait(lambda: self.kubectl("explain", "curationevolution"), seconds=60)
 
     def new_namespace(self, prefix: str = "test") -> str:
         """A namespace in which pods have to keep to Pod Security's `restricted`."""

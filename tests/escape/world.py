@@ -25,6 +25,7 @@ from curateevo.trajectories.features import features_of
 from curateevo.trajectories.model import Call, RunOutcome, TaskRef, Trajectory, Turn
 
 ESCAPED, CANARY = "ESCAPED", "CANARY-"
+KEY = "AWS_SECRET_ACCESS_KEY"
 DYING_SECONDS = 5.0
 """What a killed process may take to be gone."""
 PEAK_BYTES = 900 << 20
@@ -89,7 +90,8 @@ class World:
         self._lay_out()
         self.secret.write_text(self.secrets["file"])
         self.request.write_text(json.dumps({"key": self.secrets["request"]}))
-        os.environ["AWS_SECRET_ACCESS_KEY"] = self.secrets["env"]
+        self._real_key = os.environ.get(KEY)
+        os.environ[KEY] = self.secrets["env"]
         self._servers = list(self._listen())
         self.victim = self._start_victim()
 
@@ -188,6 +190,9 @@ class World:
         return found
 
     def close(self) -> None:
+        os.environ.pop(KEY)
+        if self._real_key is not None:
+            os.environ[KEY] = self._real_key
         self.victim.kill()
         self.victim.wait()
         for server in self._servers:
