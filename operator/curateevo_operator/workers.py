@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from curateevo.api.errors import Conflict, CurateEvoError, Denied, Transient
-from curateevo_operator.adapters.kubernetes import Throttled
+from curateevo_operator.adapters.kubernetes import NamespaceEnding, Throttled
 from curateevo_operator.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -108,6 +108,9 @@ class Workers:
             except Throttled as error:
                 outcome.result = "throttled"
                 return max(error.retry_after, self._backoff(worker))
+            except NamespaceEnding:
+                outcome.result = "ending"
+                logger.info("its namespace is going", extra={"evolution": key.name, "namespace": key.namespace})
             except (Transient, Denied) as error:
                 outcome.result = "unavailable"
                 logger.warning("pass put off: %s", error, extra={"evolution": key.name, "namespace": key.namespace})

@@ -176,8 +176,12 @@ class Story:
                 process.wait()
 
     @contextmanager
-    def operator(self, *flags: str, port: int = 8080, log: str = "operator.log", **environment: str) -> Iterator[Any]:
-        command = (*OPERATOR, "--namespace", self.namespace, "--port", str(port), *flags)
+    def operator(
+        self, *flags: str, port: int = 8080, log: str = "operator.log", everywhere: bool = False, **environment: str
+    ) -> Iterator[Any]:
+        """An operator of this namespace, or of all."""
+        where = () if everywhere else ("--namespace", self.namespace)
+        command = (*OPERATOR, *where, "--port", str(port), *flags)
         with self.process(*command, log=log, **environment) as process:
             yield process
 

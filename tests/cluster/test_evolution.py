@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.harness import Cluster
+from tests.cluster.harness import ROOT, Cluster
 from tests.cluster.story import Object, Story, until
 
 pytestmark = pytest.mark.cluster
@@ -383,6 +383,33 @@ def _kubeconfig(port: int) -> Object:
     }
 
 
+@pytest.mark.parametrize("reclaim", ["Retain", "Delete"])
+def test_a_namespace_may_be_deleted_under_a_run(story: Story, reclaim: str) -> None:
+    """Even where the Secret with the store's keys goes first."""
+    with story.kubelet(ends={"train/1/1": "never"}, **SCRIPT), story.operator():
+        story.apply(reclaimPolicy=reclaim)
+        until(lambda: "evo-v1-train-a1" in story.names("jobs"), "the second training to begin")
+        uid = story.get()["metadata"]["uid"]
+        story.kubectl("delete", "secret", "s3")
+        story.cluster.delete_namespace(story.namespace)
+        gone = lambda: not story.cluster.kubectl("get", "namespace", story.namespace, "--ignore-not-found")  # noqa: E731
+        until(gone, "the namespace to go")
+    assert bool(story.stored(uid)) == (reclaim == "Retain")
+    assert "ERROR" not in (story.folder / "operator.log").read_text()
+
+
+def test_the_definitions_may_be_deleted_under_a_run_and_come_back(story: Story) -> None:
+    """With them go all evolutions; the operator lives on."""
+    with story.kubelet(**SCRIPT, ends={"train/0/1": "never"}), story.operator(everywhere=True):
+        story.apply()
+        until(lambda: "evo-v0-train-a1" in story.names("jobs"), "the training to begin")
+        story.cluster.kubectl("delete", "-f", str(ROOT / "crds"), "--timeout=60s")
+        until(lambda: not story.names("jobs"), "its jobs to go")
+        story.cluster.install_crds()
+        story.apply("again", rounds={"max": 0})
+        until(lambda: story.names("jobs"), "the next evolution to begin")
+
+
 def test_the_probe_fails_when_a_watch_has_ended_for_good(story: Story) -> None:
     """kopf's own probe would not."""
     kill_watch = (
@@ -399,8 +426,8 @@ def test_the_probe_fails_when_a_watch_has_ended_for_good(story: Story) -> None:
     )
     command = (sys.executable, "-c", kill_watch, "--jobs-image", "j", "--sandbox-image", "s", "--trainer-image", "t")
     with story.process(*command, "--namespace", story.namespace, "--port", "8082", log="deaf.log"):
-        until(lambda: story.http("/healthz", 8082)[0] == 503, "the probe to fail", 60.0)
-        assert "jobs" in story.http("/healthz", 8082)[1]
+        _, said = until(lambda: (a := story.http("/healthz", 8082))[0] == 503 and a, "the probe to fail", 60.0)
+        assert "jobs" in said
 
 
 def test_series_go_with_their_evolution(story: Story) -> None:

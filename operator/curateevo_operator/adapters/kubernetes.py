@@ -68,6 +68,10 @@ class Throttled(Transient):
         self.retry_after = retry_after
 
 
+class NamespaceEnding(Transient):
+    """403: nothing can be made in a namespace that is being deleted, which takes what is in it as well."""
+
+
 def kind_of(manifest: JsonObject) -> Kind:
     """The kind of a manifest. Raises KeyError for one that the operator has no business with."""
     return KINDS[manifest["apiVersion"], manifest["kind"]]
@@ -214,6 +218,8 @@ def _refused(what: str, status: int | None, body: str, headers: Any) -> NoReturn
     match status:
         case 409:
             raise Conflict(text)
+        case 403 if _cause(body) == "NamespaceTerminating":
+            raise NamespaceEnding(text)
         case 401 | 403:
             raise Denied(text)
         case 400 | 405 | 415 | 422:
@@ -229,6 +235,13 @@ def _message(body: str) -> str:
         return str(json.loads(body)["message"])[:1500]
     except (ValueError, KeyError, TypeError):
         return body[:500]
+
+
+def _cause(body: str) -> str:
+    try:
+        return str(json.loads(body)["details"]["causes"][0]["reason"])
+    except (ValueError, LookupError, TypeError):
+        return ""
 
 
 def _seconds(value: str | None) -> float:

@@ -55,6 +55,17 @@ class Stores:
         async with self._locks.setdefault(place, asyncio.Lock()):
             return await self._renew(place, namespace, storage, name)
 
+    async def reopen(self, namespace: str, storage: Storage) -> Store:
+        """As `open`, but a store that was opened before will do when its Secret is gone: of a namespace that is being
+        deleted, the Secret may go first. Raises what `open` does."""
+        try:
+            return await self.open(namespace, storage)
+        except Denied:
+            name = storage.secret_ref.name if storage.secret_ref else None
+            if (found := self._open.get((namespace, storage.uri, storage.endpoint, name))) is None:
+                raise
+            return found.store
+
     async def _renew(self, place: _Place, namespace: str, storage: Storage, name: str | None) -> Store:
         now = asyncio.get_running_loop().time()
         found = self._open.get(place)
