@@ -84,6 +84,10 @@ RENDERED = "curateevo.io/rendered"
 FAULT_SECONDS = 60.0
 """How soon a pass is tried again after a fault that somebody must mend; a change of the object wakes it earlier."""
 DELETING_SECONDS = 1.0
+STARTED_SECONDS = 2.0
+"""How soon a job is looked for that was started or stopped, should its event not come."""
+PLANS = 8
+"""How often one pass may plan over what it read of the cluster."""
 StagesSeen = Mapping[Stage, StageSeen]
 
 
@@ -102,7 +106,10 @@ class _Pass:
     jobs: JobsSeen
     versions_live: dict[int, JsonObject]
     versions: dict[int, PolicyVersion]
-    changed: bool = False
+    moved: bool = False
+    """Whether a plan changed anything: another may have more to do now."""
+    stale: bool = False
+    """Whether jobs or versions were made or stopped since they were read."""
     wakes: list[float] = field(default_factory=list)
 
     def wake(self, seconds: float | None) -> None:
@@ -147,23 +154,33 @@ class Reconciler:
             return await self._wait_for_the_end_of_time(work)
         try:
             store = await self.stores.open(work.parent.namespace, work.evolution.spec.storage)
-            observer = self._observer(work, store)
             await self._store_initial_policy(work, store)
-            seen, stages = await asyncio.to_thread(_observe, observer, work)
         except (Transient, Denied) as error:
             return await self._store_fault(live, error)
         await self._apply_network(work)
-        try:
-            # Versions first: while one can't be helped, the evolution keeps the conditions that say so.
-            for number, found in stages.items():
-                await self._tick_version(work, work.versions[number], found, store)
-            await self._tick_evolution(work, seen, store)
-        except (Denied, ContractBroken) as error:
-            reason = Reason.DENIED if isinstance(error, Denied) else Reason.SPEC_INVALID
-            return await self._fault(work.live, "Ready", reason, error)
+        for _ in range(PLANS):
+            work.moved, work.wakes = False, []
+            try:
+                seen, stages = await asyncio.to_thread(_observe, self._observer(work, store), work)
+            except (Transient, Denied) as error:
+                return await self._store_fault(work.live, error)
+            try:
+                # Versions first: while one can't be helped, the evolution keeps the conditions that say so.
+                for number, found in stages.items():
+                    await self._tick_version(work, work.versions[number], found, store)
+                await self._tick_evolution(work, seen, store)
+            except (Denied, ContractBroken) as error:
+                reason = Reason.DENIED if isinstance(error, Denied) else Reason.SPEC_INVALID
+                return await self._fault(work.live, "Ready", reason, error)
+            if work.stale or not work.moved:
+                break
         await self._tidy(work)
         self.metrics.show(work.evolution, work.versions.values(), self.clock())
-        return 0.0 if work.changed else min(work.wakes, default=self.settings.resync_seconds)
+        if work.stale:
+            work.wake(STARTED_SECONDS)
+        elif work.moved:
+            work.wake(0.0)
+        return min(work.wakes, default=self.settings.resync_seconds)
 
     async def _look(self, live: JsonObject) -> _Pass:
         """Everything of an evolution on the cluster, read now."""
@@ -235,7 +252,7 @@ class Reconciler:
         for action in decision.actions:
             await self._apply(work, action, store)
         work.wake(decision.wake_in)
-        work.changed |= bool(decision.actions) or decision.status != before
+        work.moved |= bool(decision.actions) or decision.status != before
         if decision.status != before:
             live = await self._save(live, decision.status)
             self._count_stages(work, before.stages, decision.status.stages, seen)
@@ -252,10 +269,14 @@ class Reconciler:
                     self.settings.render, work.parent, owner, spec, action.name, action.request
                 ):
                     await self._create(manifest, work.parent.uid)
+                work.stale = True
             case StopJob():
                 await self._stop(work, action.name)
+                work.stale = True
             case CreateVersion():
                 await self._create(_version_manifest(work, action), work.parent.uid)
+                work.stale = True
+                work.wake(0.0)  # nobody watches versions
             case WriteDecision() | MoveChampion() | DeleteArtifacts():
                 await asyncio.to_thread(apply_to_store, store, work.who.uid, action)
             case DeleteEvolution():
@@ -345,7 +366,7 @@ class Reconciler:
 
     async def _delete_artifacts(self, live: JsonObject, evolution: CurationEvolution, action: DeleteArtifacts) -> None:
         try:
-            store = await self.stores.open(evolution.metadata.namespace, evolution.spec.storage)
+            store = await self.stores.reopen(evolution.metadata.namespace, evolution.spec.storage)
             await asyncio.to_thread(apply_to_store, store, str(evolution.metadata.uid), action)
         except (Transient, Denied) as error:
             error.hint = error.hint or "set spec.reclaimPolicy to Retain to let the object go without its artifacts"
