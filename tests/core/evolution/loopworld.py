@@ -286,7 +286,7 @@ class World:
     def seen(self) -> EvolutionSeen:
         return EvolutionSeen(
             stages={s: self.stage_seen(s, None) for s in (Stage.INGEST, Stage.FLOORS, Stage.SEAL)},
-            proposals={n: self.stage_seen(Stage.PROPOSE, n) for n in range(1, 8)},
+            proposals={n: self.stage_seen(Stage.PROPOSE, n) for n in range(1, len(self.decisions) + 2)},
             versions={n: self._version(n) for n in self.versions},
             decisions=dict(self.decisions),
             champion=ChampionSeen(self.champion, str(self.tag)) if self.champion else None,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from curateevo.api.evolution import (
@@ -18,7 +20,7 @@ from curateevo.api.stage import FileRef, Outcome
 from curateevo.evolution.decision import AttemptSeen, JobState, StageSeen, StartJob, StopJob
 from curateevo.evolution.plan_stage import StageContext, StageDecision, plan_stage
 from curateevo.evolution.requests import ingest_request
-from tests.core.evolution.loopworld import WHO, World, make_manifest, spec, with_script
+from tests.core.evolution.loopworld import WHO, Script, World, make_manifest, spec, with_script
 
 NOW = 1000.0
 ACTIVE = StageStatus(state=StageState.ACTIVE, attempt=1, started_at=NOW - 10)
@@ -271,3 +273,21 @@ def test_deletion_in_every_phase_stops_jobs_first_and_keeps_artifacts_unless_tol
         assert bool(world.deleted_prefixes) == (policy == "Delete")
         own = [j for j in world.jobs.values() if j.request.version is None or j.request.stage is Stage.PROPOSE]
         assert not any(j.state is JobState.RUNNING for j in own)
+
+
+def test_an_object_does_not_grow_with_its_rounds() -> None:
+    """What the API server keeps of an evolution, or of a version, is bounded whatever `rounds.max` says."""
+    sizes = []
+    for rounds in (4, 16):
+        given = spec()
+        given = given.model_copy(update={"rounds": given.rounds.model_copy(update={"max": rounds, "patience": rounds})})
+        world = World(
+            given, Script(p=dict.fromkeys(range(rounds + 1), 0.4), turns=dict.fromkeys(range(rounds + 1), 900))
+        )
+        world.settle()
+        assert world.status.decided == rounds
+        last_spec, last_status = world.versions[rounds]
+        objects = (world.status, last_spec, last_status)
+        sizes.append([len(json.dumps(o.to_wire())) for o in objects])
+    small, large = sizes
+    assert all(abs(b - a) < 200 for a, b in zip(small, large, strict=True)), sizes
