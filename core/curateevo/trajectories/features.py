@@ -59,19 +59,24 @@ def reads_like_error(text: str) -> bool:
     return ERROR.search(text[:400]) is not None
 
 
+def named_values(arguments: JsonObject | None) -> list[tuple[str, str]]:
+    """The scalar values of arguments as text, nested ones included, each with the nearest name above it."""
+    out: list[tuple[str, str]] = []
+    stack: list[tuple[str, Any]] = [("", arguments)]
+    while stack:
+        name, value = stack.pop()
+        if isinstance(value, dict):
+            stack.extend(reversed(list(value.items())))
+        elif isinstance(value, list):
+            stack.extend((name, v) for v in reversed(value))
+        elif value is not None and not isinstance(value, bool):
+            out.append((name, str(value)))
+    return out
+
+
 def values(arguments: JsonObject | None) -> list[str]:
     """The scalar values of arguments as text, nested ones included."""
-    out: list[str] = []
-    stack: list[Any] = [arguments]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, dict):
-            stack.extend(reversed(list(value.values())))
-        elif isinstance(value, list):
-            stack.extend(reversed(value))
-        elif value is not None and not isinstance(value, bool):
-            out.append(str(value))
-    return out
+    return [value for _, value in named_values(arguments)]
 
 
 class SchemaCheck:
@@ -122,7 +127,7 @@ def turn_flags(trajectory: Trajectory, schemas: SchemaCheck, tools_key: str) -> 
                 flag |= TurnFlag.ERROR
             if not all(schemas.fits(c, trajectory.tools, tools_key) for c in turn.calls):
                 flag |= TurnFlag.BAD_SCHEMA
-            if any(not _grounded(v, seen) for c in turn.calls for v in values(c.parsed())):
+            if any(not grounded(v, seen) for c in turn.calls for v in values(c.parsed())):
                 flag |= TurnFlag.UNGROUNDED
         elif MALFORMED.search(turn.content):
             flag |= TurnFlag.MALFORMED
@@ -135,7 +140,8 @@ def turn_flags(trajectory: Trajectory, schemas: SchemaCheck, tools_key: str) -> 
     return flags
 
 
-def _grounded(value: str, seen: set[str]) -> bool:
+def grounded(value: str, seen: set[str]) -> bool:
+    """Whether a word of the value is among those seen, or there is nothing to look for."""
     found = words(value)
     return value in COMMON_VALUES or not found or any(w in seen for w in found)
 
