@@ -175,6 +175,9 @@ def _further(scenario: Scenario, rng: random.Random) -> Iterable[Mistake]:
     if scenario.skill is Skill.MESSAGE and scenario.trouble:
         other = rng.choice([i for i in ITEMS if i != last.arguments["topic"]])
         yield Mistake(Mode.BINDING_DRIFT, [first, Call(last.name, {**last.arguments, "topic": other})])
+    if scenario.skill is Skill.MESSAGE:
+        exchanged = dict(zip(first.arguments, reversed(first.arguments.values()), strict=True))
+        yield Mistake(Mode.WRONG_ARGUMENT, [Call(first.name, exchanged), *wanted[1:]])
     if scenario.skill in (Skill.SHIP, Skill.ACCOUNT):
         key = str(next(iter(last.arguments.values())))
         wrong = rng.choice([c for c in CODES if c != last.arguments[name]])

@@ -89,9 +89,10 @@ SFT_NOISE = frozenset(
         Mode.WRONG_TOOL,
         Mode.WRONG_ARGUMENT,
         Mode.SCHEMA_VIOLATION,
+        Mode.EXECUTION_GAP,
     }
 )
-WASTE = frozenset({Mode.REPEATED_FAILURE, Mode.LOOP, Mode.NEEDLESS_CALL, Mode.RECOVERY_FAILURE})
+WASTE = frozenset({Mode.REPEATED_FAILURE, Mode.LOOP, Mode.OVER_LONG, Mode.NEEDLESS_CALL, Mode.RECOVERY_FAILURE})
 METHODS: tuple[Method, ...] = (
     Method(
         "filter-failures",
@@ -120,7 +121,7 @@ METHODS: tuple[Method, ...] = (
     Method(
         "memory-of-facts",
         EFFECT,
-        frozenset({Mode.INVENTED_ARGUMENT, Mode.MEMORY_MISLED}),
+        frozenset({Mode.INVENTED_ARGUMENT, Mode.MEMORY_MISLED, Mode.MEMORY_IGNORED}),
         "a value is needed that no request holds, but tool results of other runs do",
         "arguments taken from notes instead of invented",
         _memory,
@@ -128,7 +129,7 @@ METHODS: tuple[Method, ...] = (
     Method(
         "ground-arguments",
         EFFECT,
-        frozenset({Mode.INVENTED_ARGUMENT, Mode.WRONG_ARGUMENT}),
+        frozenset({Mode.INVENTED_ARGUMENT, Mode.WRONG_ARGUMENT, Mode.BINDING_DRIFT}),
         "rows with values from nowhere teach to invent",
         "values copied from the request",
         _ground,
@@ -136,7 +137,7 @@ METHODS: tuple[Method, ...] = (
     Method(
         "boost-failing",
         EFFECT,
-        frozenset(Mode),
+        frozenset(Mode) - {Mode.NOISY_LABEL},
         "families that fail need more rows",
         "success on failing families",
         _boost,
@@ -144,7 +145,7 @@ METHODS: tuple[Method, ...] = (
     Method(
         "aim-rl",
         EFFECT,
-        frozenset({Mode.WRONG_TOOL, Mode.WRONG_ARGUMENT, Mode.STOPPED_EARLY}),
+        frozenset({Mode.WRONG_TOOL, Mode.WRONG_ARGUMENT, Mode.STOPPED_EARLY, Mode.BINDING_DRIFT}),
         "families with mixed outcomes gain from practice",
         "success on families below 0.6",
         _aim,

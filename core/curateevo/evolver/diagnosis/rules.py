@@ -1,7 +1,7 @@
 """The rules: each looks at a failed episode beside its peers and makes one claim, or none. The first claim counts.
 
-Their order is from the plain to the inferred: what the checks acquit, what breaks by itself, then what a note, a claim
-or the choice of tools shows, then values, then what an error left undone; at last what only the suite's checks can tell.
+Their order is from the plain to the inferred: what the checks acquit, what breaks by itself, what a note, a claim or
+the choice of tools shows, then values, then what an error left undone; at last what only the suite's checks can tell.
 """
 
 from __future__ import annotations
