@@ -7,11 +7,13 @@ import os
 from pathlib import Path
 from urllib.parse import urlparse
 
+from curateevo.api import spec
 from curateevo.api.errors import ContractBroken, SpecInvalid
 from curateevo.api.spec import ProposerType
 from curateevo.api.stage import Outcome, ProposeParams, ProposeSummary
 from curateevo.evolver.diagnosis import Diagnosis, diagnose, parse_jsonl
 from curateevo.evolver.llm import KEY_VARIABLE, LlmProposer, ProposalRefused
+from curateevo.evolver.naming import Named, name_clusters
 from curateevo.evolver.patch import unified_diff
 from curateevo.evolver.proposal import Proposal, ProposalInput, Proposer
 from curateevo.evolver.replay import ReplayProposer
@@ -23,7 +25,7 @@ from curateevo_jobs.stage import Checkpoints, StageResult, StageRun
 
 POLICY, SUBMISSION = "policy.py", "submission.py"
 TRAJECTORIES, RESULTS = "diag/trajectories.jsonl", "diag/results.jsonl"
-CONVERSATION = "conversation.jsonl"
+CONVERSATION, NAMING = "conversation.jsonl", "naming.jsonl"
 SUBJECT = "seed-0"
 
 
@@ -32,42 +34,54 @@ def propose(run: StageRun, params: ProposeParams) -> StageResult:
     source = (run.inputs / POLICY).read_text(encoding="utf-8")
     profile = json.loads((run.inputs / PROFILE).read_text(encoding="utf-8"))
     run.progress.report("diagnosis", 0, 1)
-    diagnosis = read_diagnosis(run.inputs)
+    named = read_diagnosis(run.inputs, params.proposer, run.checkpoints)
+    diagnosis = named.diagnosis
     _write(run.output / "diagnosis.json", diagnosis.to_json())
     _write(run.output / "context.json", _context(diagnosis, profile))
     run.progress.report("diagnosis", 1, 1)
+    if named.transcript:
+        _write_conversation(run.output / NAMING, named.transcript)
+        params = params.model_copy(update={"proposer": left_after(params.proposer, named)})
     proposer = open_proposer(params, run.inputs, run.checkpoints)
     given = ProposalInput(params.number, params.focus, source, profile, diagnosis, params.history)
     repeatable = params.proposer.type is not ProposerType.LLM
     try:
         proposal = proposer.propose(given)
     except ProposalRefused as refused:
-        _write_conversation(run.output, refused.transcript)
+        _write_conversation(run.output / CONVERSATION, refused.transcript)
         return StageResult(
             ProposeSummary(),
             Outcome.EXHAUSTED,
             refused.reason,
             refused.message,
-            tokens=refused.tokens,
-            calls=refused.calls,
+            tokens=refused.tokens + named.tokens,
+            calls=refused.calls + named.calls,
             cache=repeatable,
         )
     if proposal is None:
-        return StageResult(ProposeSummary(), Outcome.EXHAUSTED, "ProposerExhausted", "nothing more to try")
+        return StageResult(
+            ProposeSummary(),
+            Outcome.EXHAUSTED,
+            "ProposerExhausted",
+            "nothing more to try",
+            tokens=named.tokens,
+            calls=named.calls,
+            cache=repeatable,
+        )
     (run.output / POLICY).write_text(proposal.source, encoding="utf-8")
     diff = unified_diff(source, proposal.source, "parent/policy.py", "policy.py")
     (run.output / "policy.diff").write_text(diff, encoding="utf-8")
     _write(run.output / "proposal.json", _record(proposal))
-    _write_conversation(run.output, proposal.transcript)
+    _write_conversation(run.output / CONVERSATION, proposal.transcript)
     return StageResult(
         ProposeSummary(
             policy_digest=policy_digest(proposal.source),
             method=proposal.method,
             hypothesis=proposal.hypothesis,
         ),
-        tokens=proposal.tokens,
+        tokens=proposal.tokens + named.tokens,
         usd=proposal.usd,
-        calls=proposal.calls,
+        calls=proposal.calls + named.calls,
         cache=repeatable,
     )
 
@@ -134,12 +148,30 @@ def open_proposer(params: ProposeParams, inputs: Path, checkpoints: Checkpoints)
             raise SpecInvalid(f"proposer.type {other} is not built yet", "use llm, rules, replay or manual")
 
 
-def read_diagnosis(inputs: Path) -> Diagnosis:
-    """Diagnose the champion's episodes on diag (its first training seed)."""
+def read_diagnosis(inputs: Path, proposer: spec.Proposer, checkpoints: Checkpoints) -> Named:
+    """Diagnose the champion's episodes on diag (its first training seed); a model names the clusters if it should."""
     episodes = [r for r in parse_jsonl((inputs / TRAJECTORIES).read_text(encoding="utf-8")) if r["subject"] == SUBJECT]
     results = parse_jsonl((inputs / RESULTS).read_text(encoding="utf-8"))
     checks = {(r["task"], r["repeat"]): r["checks"] for r in results if r["subject"] == SUBJECT}
-    return diagnose(episodes, checks)
+    found = diagnose(episodes, checks)
+    if not proposer.name_clusters or proposer.llm is None:
+        return Named(found)
+    recorder = Recorder(checkpoints)
+    return name_clusters(
+        found,
+        proposer.llm,
+        proposer.budget,
+        api_key=os.environ.get(KEY_VARIABLE, ""),
+        recorded=recorder.entries(),
+        record=recorder.record,
+    )
+
+
+def left_after(proposer: spec.Proposer, named: Named) -> spec.Proposer:
+    """The same proposer with what the names have left of the budget."""
+    budget = proposer.budget
+    left = {"tokens": max(0, budget.tokens - named.tokens), "calls": max(0, budget.calls - named.calls)}
+    return proposer.model_copy(update={"budget": budget.model_copy(update=left)})
 
 
 def _context(diagnosis: Diagnosis, profile: JsonObject) -> JsonObject:
@@ -158,11 +190,11 @@ def _record(proposal: Proposal) -> JsonObject:
     }
 
 
-def _write_conversation(output: Path, transcript: tuple[JsonObject, ...]) -> None:
+def _write_conversation(path: Path, transcript: tuple[JsonObject, ...]) -> None:
     """What was said, one message or try a line; there are no times in it."""
     if transcript:
         lines = (json.dumps(entry, ensure_ascii=False, sort_keys=True) + "\n" for entry in transcript)
-        (output / CONVERSATION).write_text("".join(lines), encoding="utf-8")
+        path.write_text("".join(lines), encoding="utf-8")
 
 
 def _write(path: Path, value: object) -> None:

@@ -93,6 +93,12 @@ RULES: tuple[Rule, ...] = (
         lambda s: s.proposer.type not in (ProposerType.LLM, ProposerType.AGENT) or s.proposer.llm is not None,
     ),
     Rule(
+        "spec.proposer.nameClusters",
+        "needs a model to ask: proposer.type llm or agent",
+        "!self.proposer.nameClusters || self.proposer.type in ['llm', 'agent']",
+        lambda s: not s.proposer.name_clusters or s.proposer.type in (ProposerType.LLM, ProposerType.AGENT),
+    ),
+    Rule(
         "spec.proposer.replay",
         "must be set for proposer.type replay: a directory with 001.py, 002.py, ...",
         "self.proposer.type != 'replay' || has(self.proposer.replay)",

@@ -200,6 +200,8 @@ class Proposer(Model):
     """The model that rewrites the policy."""
     replay: Uri | None = None
     """For `replay`: a directory with recorded policies 001.py, 002.py, ..."""
+    name_clusters: bool = False
+    """Let the model of `llm` name and merge the clusters of failures that the rules found."""
     budget: ProposerBudget = ProposerBudget()
     """What the proposer may spend over the whole run; then the run ends."""
 

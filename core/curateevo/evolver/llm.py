@@ -320,7 +320,7 @@ class LlmProposer:
         waits = self._limits.waits()
         while True:
             outcome = self._endpoint.ask(talk.messages, self._room(talk))
-            entry = _entry(asked, outcome)
+            entry = entry_of(asked, outcome)
             self._record(entry)
             talk.charge(entry)
             if isinstance(outcome, Reply):
@@ -349,7 +349,7 @@ class SearchMissed(PolicyRejected):
         self.miss = miss
 
 
-def _entry(asked: str, outcome: Reply | Lost) -> JsonObject:
+def entry_of(asked: str, outcome: Reply | Lost) -> JsonObject:
     """A try, as it is archived. `asked` is the digest of the model's name and the conversation up to here."""
     if isinstance(outcome, Lost):
         return {

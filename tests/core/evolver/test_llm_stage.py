@@ -50,10 +50,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     (inputs / "diag/results.jsonl").write_text(json.dumps({**row, "checks": {}}) + "\n")
     (tmp_path / "checkpoints").mkdir()
 
-    def attempt(server: ChatServer, output: str = "output", **budget: Any) -> StageResult:
+    def attempt(server: ChatServer, output: str = "output", names: bool = False, **budget: Any) -> StageResult:
         (tmp_path / output).mkdir()
         endpoint = LlmEndpoint(base_url=server.url, model="m")
-        chosen = Proposer(type=ProposerType.LLM, llm=endpoint, budget=ProposerBudget(**budget))
+        chosen = Proposer(type=ProposerType.LLM, llm=endpoint, name_clusters=names, budget=ProposerBudget(**budget))
         params = ProposeParams(number=1, focus=Focus.EFFECTIVENESS, proposer=chosen)
         store = StoreRef(uri=tmp_path.as_uri())
         request = StageRequest(
@@ -115,3 +115,26 @@ def test_a_key_that_is_not_needed_may_be_missing(run: Run, monkeypatch: pytest.M
     monkeypatch.delenv(KEY_VARIABLE)
     with chat_server(says(GOOD)) as server:
         assert run(server).outcome is Outcome.OK
+
+
+NAMES = json.dumps({"groups": [{"name": "does not call", "clusters": ["no_call_where_needed"]}]})
+
+
+def test_names_of_clusters_are_written_and_their_cost_is_counted(run: Run, tmp_path: Path) -> None:
+    with chat_server(says(NAMES), says(GOOD)) as server:
+        result = run(server, names=True)
+        assert (result.outcome, result.calls, result.tokens) == (Outcome.OK, 2, 2000)
+        again = run(server, output="after-a-kill", names=True)
+        assert (again.calls, again.tokens, len(server.requests)) == (2, 2000, 2)
+    found = json.loads((tmp_path / "output/diagnosis.json").read_text())
+    assert (found["naming"], found["clusters"][0]["name"]) == ("names are those of the LLM", "does not call")
+    assert len((tmp_path / "output/naming.jsonl").read_text().splitlines()) == 3
+    assert "does not call" in server.requests[1]["messages"][1]["content"]
+
+
+def test_names_take_of_the_budget_of_the_round(run: Run) -> None:
+    with chat_server(says(NAMES), says(GOOD)) as server:
+        result = run(server, names=True, calls=1)
+    assert (result.outcome, result.reason, result.calls, len(server.requests)) == (
+        Outcome.EXHAUSTED, "BudgetSpent", 1, 1,
+    )  # fmt: skip

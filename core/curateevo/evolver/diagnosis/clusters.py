@@ -46,11 +46,14 @@ class Cluster:
     """Of all failed episodes, 0..1."""
     families: dict[str, int]
     evidence: tuple[Evidence, ...]
+    name: str = ""
+    """Where an LLM named it; clusters of one name have one cause."""
 
     def to_json(self) -> JsonObject:
         reading = READINGS[self.mode]
         return {
             "mode": self.mode.value,
+            "name": self.name,
             "failure_family": READINGS[self.mode].family.value,
             "count": self.count,
             "share": round(self.share, 4),
@@ -71,12 +74,15 @@ class Diagnosis:
     family_success: dict[str, float]
     findings: tuple[Finding, ...] = ()
     """One of each failure; clusters are made of them."""
+    naming: str = ""
+    """Whose names the clusters bear, and why, where an LLM was asked for some."""
 
     def to_json(self) -> JsonObject:
         return {
             "episodes": self.episodes,
             "failures": self.failures,
             "familySuccess": self.family_success,
+            "naming": self.naming,
             "clusters": [c.to_json() for c in self.clusters],
         }
 
@@ -96,9 +102,9 @@ def diagnose(episodes: Iterable[JsonObject], checks: Mapping[tuple[str, int], Ma
         success[row["family"]].append(float(row["success"]))
         try:
             read.append(read_episode(row, checks.get((row["task"], row["repeat"]), {})))
-        except RowInvalid as error:
+        except RowInvalid:
             if row["success"] < 1:
-                findings.append(Finding(Mode.UNKNOWN, row["family"], _unread(row["task"], error)))
+                findings.append(Finding(Mode.UNKNOWN, row["family"], Evidence(row["task"], 0, "")))
     peers = peers_of(read)
     findings += [explain(episode, peers[episode.family]) for episode in read if episode.success < 1]
     grouped: dict[Mode, list[Finding]] = defaultdict(list)
@@ -138,10 +144,6 @@ def _evidence(task: str, claim: Claim) -> Evidence:
     return Evidence(task, claim.turn, claim.quote[:MAX_QUOTE_CHARS])
 
 
-def _unread(task: str, error: RowInvalid) -> Evidence:
-    return Evidence(task, 0, str(error)[:MAX_QUOTE_CHARS])
-
-
 def _named(families: Mapping[str, int]) -> str:
     names = list(families)
     more = f" and {len(names) - MAX_NAMED_FAMILIES} more" if len(names) > MAX_NAMED_FAMILIES else ""
@@ -152,7 +154,7 @@ def _cluster(mode: Mode, group: Sequence[Finding], failures: int) -> Cluster:
     families = dict(Counter(f.family for f in group).most_common())
     chosen: list[Evidence] = []
     for family in families:
-        chosen += [f.evidence for f in group if f.family == family][:2]
+        chosen += [f.evidence for f in group if f.family == family and f.evidence.quote][:2]
     return Cluster(mode, len(group), len(group) / failures, families, tuple(chosen[:MAX_EVIDENCE]))
 
 

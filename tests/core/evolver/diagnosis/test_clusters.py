@@ -32,6 +32,7 @@ def test_a_record_has_what_the_evolver_needs() -> None:
     worst, other = found["clusters"]
     assert worst == {
         "mode": "no_call_where_needed",
+        "name": "",
         "failure_family": "grounded execution gap",
         "count": 3,
         "share": 0.75,
