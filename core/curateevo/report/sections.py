@@ -39,7 +39,12 @@ class Code:
 class Cluster:
     """Failures of one mode: what is wrong, how often, where, what may help, and quotes (task, turn, text)."""
 
+    name: str
+    """An LLM's name for it, or the mode's."""
     mode: str
+    """The mode and the family of failures it belongs to."""
+    seen: str
+    """What the quotes show."""
     count: float | None
     share: float | None
     families: str
@@ -70,6 +75,8 @@ class Section:
     families: tuple[FamilyRow, ...]
     families_left_out: int
     diagnosed: str
+    naming: str
+    """Whose names the clusters bear, where an LLM was asked."""
     clusters: tuple[Cluster, ...]
     clusters_left_out: int
     profile: tuple[ProfileRow, ...]
@@ -105,7 +112,8 @@ def section_of(
         families=tuple(families[:MAX_FAMILIES]),
         families_left_out=max(0, len(families) - MAX_FAMILIES),
         diagnosed=_diagnosed(story.diagnosis),
-        clusters=tuple(_cluster(c) for c in clusters[:MAX_CLUSTERS]),
+        naming=clip(text_of(story.diagnosis, "naming"), MAX_QUOTE),
+        clusters=tuple(cluster_of(c) for c in clusters[:MAX_CLUSTERS]),
         clusters_left_out=max(0, len(clusters) - MAX_CLUSTERS),
         profile=tuple(_profile_rows(corpus, story.profile)),
         kept_families=tuple(_kept_families(corpus, story.profile)),
@@ -151,26 +159,42 @@ def _diagnosed(diagnosis: JsonObject | None) -> str:
     return f"{count(failures)} of {count(episodes)} episodes on diag failed"
 
 
-def _cluster(raw: JsonObject) -> Cluster:
+def cluster_of(raw: JsonObject) -> Cluster:
+    """A record of diagnosis.json, whatever it holds."""
     families = raw.get("families")
     named = (
         sorted(families.items(), key=lambda kv: (-(_number(kv[1]) or 0), kv[0])) if isinstance(families, dict) else []
     )
     told = ", ".join(f"{short(str(name), MAX_NAME)} {count(_number(n))}" for name, n in named[:8])
     quotes = [e for e in _list(raw, "evidence") if isinstance(e, dict)]
+    mode = short(text_of(raw, "mode").replace("_", " "), MAX_NAME)
+    name = short(text_of(raw, "name"), MAX_NAME) or mode
+    kinds = [mode if name != mode else "", short(text_of(raw, "failure_family"), MAX_NAME)]
     return Cluster(
-        mode=short(text_of(raw, "mode").replace("_", " "), MAX_NAME),
+        name=name,
+        mode=", ".join(kind for kind in kinds if kind and kind != name),
+        seen=clip(text_of(raw, "seen"), MAX_QUOTE),
         count=number_of(raw, "count"),
         share=number_of(raw, "share"),
-        families=told + (f" and {plural(len(named) - 8, 'more')[:-1]}" if len(named) > 9 else ""),
+        families=""
+        if len(named) < 2
+        else told + (f" and {plural(len(named) - 8, 'more')[:-1]}" if len(named) > 9 else ""),
         hypothesis=clip(text_of(raw, "hypothesis"), MAX_QUOTE),
         hint=clip(text_of(raw, "curation_hint"), MAX_QUOTE),
-        target=short(text_of(raw, "target_stage"), MAX_NAME),
+        target=TARGETS.get(text_of(raw, "target_stage"), short(text_of(raw, "target_stage"), MAX_NAME)),
         quotes=tuple(
-            (short(text_of(e, "task"), 80), count(number_of(e, "turn")), clip(text_of(e, "quote"), MAX_QUOTE))
+            (short(text_of(e, "task"), 80), count(number_of(e, "turn")), _quote(text_of(e, "quote")))
             for e in quotes[:MAX_EVIDENCE]
         ),
     )
+
+
+TARGETS = {"sft": "SFT data", "rl": "RL tasks", "memory": "the memory"}
+
+
+def _quote(text: str) -> str:
+    """A quote, with a mark where the diagnosis has cut it."""
+    return f"{text}…" if len(text) == MAX_QUOTE else clip(text, MAX_QUOTE)
 
 
 PROFILE_COUNTS = (

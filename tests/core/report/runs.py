@@ -322,10 +322,13 @@ def cluster(mode: str, count: int, quote: str = "error: unknown tool get_wether"
     evidence = [{"task": f"{FAMILIES[i % 6]}/1302{i}fd36264", "turn": i, "quote": quote} for i in range(5)]
     return {
         "mode": mode,
+        "name": "",
+        "failure_family": "grounded execution gap",
         "count": count,
         "share": round(count / 71, 4),
         "families": {"refund": count // 2, "shipping": count // 3, "account": count // 6},
         "evidence": evidence,
+        "seen": "a tool that does not exist, or arguments that do not fit it",
         "hypothesis": "SFT rows break tool schemas",
         "curation_hint": "keep schema-valid rows only",
         "target_stage": "sft",

@@ -14,6 +14,7 @@ from curateevo.api.errors import ContractBroken
 from curateevo.api.evolution import EvolutionPhase, EvolutionStatus, Reason, Verdict, VersionPhase
 from curateevo.local.objects import RunFolder
 from curateevo.report.page import MAX_BYTES, write_report
+from curateevo.report.sections import cluster_of
 from curateevo.report.wording import PHASES, REASONS, VERSION_PHASES
 from tests.core.report import runs
 
@@ -250,3 +251,19 @@ def test_every_phase_and_reason_has_words() -> None:
     assert set(PHASES) == set(EvolutionPhase)
     assert set(REASONS) == set(Reason)
     assert set(VERSION_PHASES) == set(VersionPhase)
+
+
+def test_a_cluster_says_what_was_seen_how_often_and_what_may_help(read: Pages) -> None:
+    words = read(runs.complete).words
+    assert "schema violation grounded execution gap 38 failures, 53.5 % (refund 19, shipping 12, account 6)" in words
+    assert "Seen: a tool that does not exist, or arguments that do not fit it" in words
+    assert "Perhaps: SFT rows break tool schemas" in words
+    assert "May help: keep schema-valid rows only (changes SFT data)" in words
+
+
+def test_a_name_from_an_llm_stands_before_the_mode() -> None:
+    named = {**runs.cluster("loop", 4, "x" * 240), "name": "goes round in <b>circles</b>"}
+    found = cluster_of(named)
+    assert (found.name, found.mode) == ("goes round in <b>circles</b>", "loop, grounded execution gap")
+    assert found.quotes[0][2] == "x" * 240 + "…"
+    assert cluster_of({**named, "name": ""}).name == "loop"

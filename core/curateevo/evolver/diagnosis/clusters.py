@@ -54,11 +54,12 @@ class Cluster:
         return {
             "mode": self.mode.value,
             "name": self.name,
-            "failure_family": READINGS[self.mode].family.value,
+            "failure_family": reading.family.value,
             "count": self.count,
             "share": round(self.share, 4),
             "families": self.families,
             "evidence": [{"task": e.task, "turn": e.turn, "quote": e.quote} for e in self.evidence],
+            "seen": reading.seen,
             "hypothesis": reading.hypothesis,
             "curation_hint": reading.hint,
             "target_stage": reading.target,
@@ -91,7 +92,7 @@ def diagnose(episodes: Iterable[JsonObject], checks: Mapping[tuple[str, int], Ma
     """`episodes` are rows of an evaluation's trajectories.jsonl; `checks` its checks by (task, repeat).
 
     Failures are measured against the successes of their family among `episodes`. Clusters are ordered by count, then by
-    mode.
+    mode; what no rule explains comes last.
     """
     success: dict[str, list[float]] = defaultdict(list)
     read: list[Episode] = []
@@ -114,7 +115,11 @@ def diagnose(episodes: Iterable[JsonObject], checks: Mapping[tuple[str, int], Ma
     means = {family: sum(v) / len(v) for family, v in sorted(success.items())}
     count = sum(map(len, success.values()))
     return Diagnosis(
-        tuple(sorted(clusters, key=lambda c: (-c.count, c.mode))), count, len(findings), means, tuple(findings)
+        tuple(sorted(clusters, key=lambda c: (c.mode is Mode.UNKNOWN, -c.count, c.mode))),
+        count,
+        len(findings),
+        means,
+        tuple(findings),
     )
 
 

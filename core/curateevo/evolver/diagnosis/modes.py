@@ -49,6 +49,8 @@ class Reading:
     """What a mode suggests to who curates."""
 
     family: FailureFamily
+    seen: str
+    """What the quote shows."""
     hypothesis: str
     hint: str
     target: str
@@ -59,20 +61,32 @@ class Reading:
 
 READINGS: dict[Mode, Reading] = {
     Mode.MALFORMED_CALL: Reading(
-        FailureFamily.EXECUTION, "SFT rows show broken call syntax", "drop malformed turns", "sft", "calls that parse"
+        FailureFamily.EXECUTION,
+        "text that was meant to be a call, or arguments that do not parse",
+        "SFT rows show broken call syntax",
+        "drop malformed turns",
+        "sft",
+        "calls that parse",
     ),
     Mode.REPEATED_FAILURE: Reading(
         FailureFamily.REPETITION,
+        "a call that had failed, made again as it was",
         "SFT rows insist on a failing call",
         "fold repeats, keep the recovery",
         "sft",
         "failing calls made again",
     ),
     Mode.LOOP: Reading(
-        FailureFamily.PLANNING, "SFT rows repeat themselves", "fold repeats, cap turns", "sft", "calls made three times"
+        FailureFamily.PLANNING,
+        "one call, three times, with one result",
+        "SFT rows repeat themselves",
+        "fold repeats, cap turns",
+        "sft",
+        "calls made three times",
     ),
     Mode.OVER_LONG: Reading(
         FailureFamily.PLANNING,
+        "all turns or the whole context were used up",
         "SFT rows wander, and so does the agent until its turns are used up",
         "keep short segments, cut detours",
         "sft",
@@ -80,6 +94,7 @@ READINGS: dict[Mode, Reading] = {
     ),
     Mode.SCHEMA_VIOLATION: Reading(
         FailureFamily.EXECUTION,
+        "a tool that does not exist, or arguments that do not fit it",
         "SFT rows break tool schemas",
         "keep schema-valid rows only",
         "sft",
@@ -87,6 +102,7 @@ READINGS: dict[Mode, Reading] = {
     ),
     Mode.MEMORY_MISLED: Reading(
         FailureFamily.MEMORY,
+        "a value that only a note gave, in a call that was wrong",
         "a retrieved note was wrong or beside the point",
         "believe successful results only",
         "memory",
@@ -94,6 +110,7 @@ READINGS: dict[Mode, Reading] = {
     ),
     Mode.MEMORY_IGNORED: Reading(
         FailureFamily.MEMORY,
+        "a value from nowhere, though a note held the right kind",
         "the note that was needed stood there, and the agent did not read it",
         "show notes in SFT rows whose values they explain",
         "memory",
@@ -101,6 +118,7 @@ READINGS: dict[Mode, Reading] = {
     ),
     Mode.EXECUTION_GAP: Reading(
         FailureFamily.EXECUTION,
+        "the answer tells of an action that no call made",
         "SFT rows say that a thing is done without doing it",
         "drop rows whose answer claims an action that no call made",
         "sft",
@@ -108,6 +126,7 @@ READINGS: dict[Mode, Reading] = {
     ),
     Mode.NO_CALL: Reading(
         FailureFamily.EXECUTION,
+        "an answer without any call",
         "SFT rows answer without the call that was needed",
         "drop rows that stop early",
         "sft",
@@ -115,6 +134,7 @@ READINGS: dict[Mode, Reading] = {
     ),
     Mode.STOPPED_EARLY: Reading(
         FailureFamily.PLANNING,
+        "the last call after which successes go on",
         "SFT rows end before the work is done",
         "keep reliable kinds of work",
         "sft",
@@ -122,16 +142,23 @@ READINGS: dict[Mode, Reading] = {
     ),
     Mode.WRONG_TOOL: Reading(
         FailureFamily.TOOL_SELECTION,
+        "a tool that successes do not use, in place of one that they do",
         "SFT rows use a wrong tool, or the right one is rare",
         "keep reliable kinds of work, balance families",
         "sft",
         "episodes with the right tools",
     ),
     Mode.NEEDLESS_CALL: Reading(
-        FailureFamily.PLANNING, "SFT rows hold detours", "drop unused calls", "sft", "calls per episode"
+        FailureFamily.PLANNING,
+        "a call that successes do not make, or that nobody asked for",
+        "SFT rows hold detours",
+        "drop unused calls",
+        "sft",
+        "calls per episode",
     ),
     Mode.BINDING_DRIFT: Reading(
         FailureFamily.BINDING,
+        "a value other than the one that was settled before",
         "SFT rows change a value that was already settled",
         "drop rows whose later calls leave the values of earlier ones, practise by RL",
         "rl",
@@ -139,6 +166,7 @@ READINGS: dict[Mode, Reading] = {
     ),
     Mode.INVENTED_ARGUMENT: Reading(
         FailureFamily.GROUNDING,
+        "a value that stands in no earlier text",
         "a value is needed that no request holds",
         "supply facts by memory, drop ungrounded rows",
         "memory",
@@ -146,6 +174,7 @@ READINGS: dict[Mode, Reading] = {
     ),
     Mode.RECOVERY_FAILURE: Reading(
         FailureFamily.RECOVERY,
+        "an error, after which nothing else was tried",
         "too few rows show what to do after an error",
         "keep recoveries, fold repeats, upsample them",
         "sft",
@@ -153,6 +182,7 @@ READINGS: dict[Mode, Reading] = {
     ),
     Mode.NOISY_LABEL: Reading(
         FailureFamily.SUPERVISION,
+        "an episode without a fault that a rule could find",
         "the label says failed, the episode looks like those that succeed",
         "trust the rate of a kind of work, not one label",
         "sft",
@@ -160,10 +190,18 @@ READINGS: dict[Mode, Reading] = {
     ),
     Mode.WRONG_ARGUMENT: Reading(
         FailureFamily.GROUNDING,
+        "arguments other than those of successes",
         "SFT rows copy the wrong value",
         "drop rows with lazy defaults, practise by RL",
         "rl",
         "episodes with the right arguments",
     ),
-    Mode.UNKNOWN: Reading(FailureFamily.OTHER, "no rule explains it", "look at the episode", "sft", "success"),
+    Mode.UNKNOWN: Reading(
+        FailureFamily.OTHER,
+        "the last words of the episode",
+        "no rule explains them",
+        "read the episodes",
+        "sft",
+        "success",
+    ),
 }

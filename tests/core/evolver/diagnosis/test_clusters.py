@@ -38,12 +38,18 @@ def test_a_record_has_what_the_evolver_needs() -> None:
         "share": 0.75,
         "families": {"f": 3},
         "evidence": [{"task": "t0", "turn": 0, "quote": "Done."}, {"task": "t1", "turn": 0, "quote": "Done."}],
+        "seen": "an answer without any call",
         "hypothesis": "SFT rows answer without the call that was needed",
         "curation_hint": "drop rows that stop early",
         "target_stage": "sft",
         "expected_metric": "episodes with a call; success on f",
     }
     assert other["mode"] == "recovery_failure"
+
+
+def test_what_no_rule_explains_comes_last() -> None:
+    odd = [run(("page", BOB, "ok"), "Done.", task=f"t{n}") for n in range(3)]
+    assert [c.mode for c in diagnose([*odd, run("Done.", task="n")], {}).clusters] == [Mode.NO_CALL, Mode.UNKNOWN]
 
 
 def test_a_quote_that_is_not_found_drops_its_claim() -> None:
