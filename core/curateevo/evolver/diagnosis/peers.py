@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from curateevo.evolver.diagnosis.episode import Episode, Origin
+from curateevo.trajectories.features import SchemaCheck
 
 ENOUGH = 3
 """Succeeded episodes, or uses of an argument, below which nothing is said."""
@@ -33,6 +34,8 @@ class Peers:
     """Values by argument name."""
     runs: dict[str, list[Episode]] = field(default_factory=dict)
     """The episodes by task."""
+    schemas: SchemaCheck = field(default_factory=SchemaCheck)
+    """Schemas compiled once for all episodes: that is dear."""
 
     @property
     def known(self) -> bool:
@@ -70,9 +73,10 @@ def peers_of(episodes: Iterable[Episode]) -> dict[str, Peers]:
     uses: Counter[tuple[str, str]] = Counter()
     nowhere: Counter[tuple[str, str]] = Counter()
     held: dict[str, set[str]] = defaultdict(set)
+    schemas = SchemaCheck()
     found: dict[str, Peers] = {}
     for episode in episodes:
-        peers = found.setdefault(episode.family, Peers(uses=uses, nowhere=nowhere, held=held))
+        peers = found.setdefault(episode.family, Peers(uses=uses, nowhere=nowhere, held=held, schemas=schemas))
         if episode.success < 1:
             continue
         peers.count += 1

@@ -6,6 +6,7 @@ the choice of tools shows, then values, then what an error left undone; at last 
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from curateevo.evolver.diagnosis.episode import Episode, Made, Origin
 from curateevo.evolver.diagnosis.modes import Mode
 from curateevo.evolver.diagnosis.peers import ODD_SHARE, USUAL_SHARE, Peers
 from curateevo.evolver.diagnosis.said import changes_state, claimed_actions
-from curateevo.trajectories.features import MALFORMED, SchemaCheck, words
+from curateevo.trajectories.features import MALFORMED, words
 from curateevo.trajectories.model import tool_name
 
 LOOP_CALLS = 3
@@ -86,8 +87,8 @@ def schema(episode: Episode, peers: Peers) -> Claim | None:
         if last is not None and last.failed and SCHEMA_ERROR.search(last.result):
             return Claim(Mode.SCHEMA_VIOLATION, last.turn, last.result)
         return None
-    check, key = SchemaCheck(), ""
-    fits = [check.fits(made.call, episode.tools, key) for made in episode.made]
+    key = json.dumps(episode.tools)
+    fits = [peers.schemas.fits(made.call, episode.tools, key) for made in episode.made]
     names = {tool_name(tool) for tool in episode.tools}
     for made, fit in zip(episode.made, fits, strict=True):
         known = made.call.name in names
