@@ -19,12 +19,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 
 from agentpile.deps import value_flow_v1
 
 from curateevo.evolver.diagnosis import FailureFamily, Mode, diagnose
 from curateevo.evolver.diagnosis.episode import Origin, read_episode
 from curateevo.evolver.diagnosis.modes import READINGS
+from curateevo.evolver.diagnosis.said import changes_state
 from curateevo.trajectories.formats.atif_steps import read_record
 from curateevo_jobs.agents.chat import Answer, Generation
 from curateevo_jobs.agents.chat import Call as Made
@@ -293,14 +295,45 @@ def grounding_seen(cases: Iterable[Case]) -> tuple[int, int, int]:
     return total, ours, theirs
 
 
+def airline(path: Path) -> str:
+    """τ-bench's airline runs: claims on tools beside the task's reference actions, which the diagnosis does not see."""
+    runs = json.loads(path.read_text(encoding="utf-8"))
+    rows = [_row(f"airline-{r['task_id']}", "airline", r["reward"], r["traj"]) for r in runs]
+    rows = [row | {"repeat": run["trial"], "tools": []} for row, run in zip(rows, runs, strict=True)]
+    found = diagnose(rows, {})
+    claimed: Counter[Mode] = Counter()
+    agreed: Counter[Mode] = Counter()
+    for finding, run in zip(found.findings, (r for r in runs if r["reward"] < 1), strict=True):
+        wanted = {action["name"] for action in run["info"]["task"]["actions"] if changes_state(action["name"])}
+        made = {call["function"]["name"] for message in run["traj"] for call in message.get("tool_calls") or ()}
+        missing, extra = bool(wanted - made), finding.evidence.quote not in wanted
+        claimed[finding.mode] += 1
+        agreed[finding.mode] += {
+            Mode.NO_CALL: missing,
+            Mode.STOPPED_EARLY: missing,
+            Mode.NEEDLESS_CALL: extra,
+            Mode.WRONG_TOOL: missing and extra,
+        }.get(finding.mode, False)
+    judged = (Mode.NO_CALL, Mode.STOPPED_EARLY, Mode.NEEDLESS_CALL, Mode.WRONG_TOOL)
+    lines = [
+        f"{mode.value:24}{count:4}" + (f"{agreed[mode]:4} agree" if mode in judged else "")
+        for mode, count in claimed.most_common()
+    ]
+    return "\n".join([f"{found.failures} failures of {found.episodes} airline runs", *lines])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5, help="how many")
     parser.add_argument("--first-seed", type=int, default=10, help="the rules' thresholds were set on seeds 0 and 1")
     parser.add_argument("--per-skill", type=int, default=40)
     parser.add_argument("--modes", action="store_true", help="print the table of modes, too")
+    parser.add_argument("--airline", type=Path, help="instead: τ-bench's runs, as gpt-4o-airline.json")
     parser.add_argument("--confusions", action="store_true", help="print what is taken for what")
     options = parser.parse_args()
+    if options.airline is not None:
+        print(airline(options.airline))
+        return 0
     tallies = {place: Tally() for place in ("corpus", *DEV_PLACES)}
     for seed in range(options.first_seed, options.first_seed + options.seeds):
         tallies["corpus"].add(corpus_cases(seed))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
-from bench.diagnosis import Beside, Case, Tally, corpus_cases, dev_cases
+from bench.diagnosis import Beside, Case, Tally, airline, corpus_cases, dev_cases
 from curateevo.evolver.diagnosis import FailureFamily
 
 SEED, PER_SKILL = 42, 20
@@ -39,3 +42,9 @@ def test_what_is_claimed_wrongly_is_counted_against_it() -> None:
     wrong.add([Case(c.row, c.checks, None if c.truth is None else next(shifted)) for c in cases])
     assert sum(wrong.right.values()) < 0.7 * sum(right.right.values())
     assert sum(wrong.confused.values()) > sum(right.confused.values())
+
+
+def test_claims_on_tools_agree_with_the_reference_of_real_tasks(airline_runs: Path) -> None:
+    judged = [(int(a), int(b)) for a, b in re.findall(r"(\d+) +(\d+) agree", airline(airline_runs))]
+    assert sum(claimed for claimed, _ in judged) >= 40
+    assert sum(agreed for _, agreed in judged) >= LEAST_PRECISION * sum(claimed for claimed, _ in judged)
