@@ -19,6 +19,8 @@ from curateevo.trajectories.model import Call, JsonObject, Trajectory, Turn, par
 MINHASH_PERMUTATIONS = 64
 MINHASH_SEED = 17
 CHARS_PER_TOKEN = 4
+ERROR_CHARS = 160
+"""Of an error, kept as a feature."""
 WORD = re.compile(r"[^\W_]+")
 ERROR = re.compile(
     r"^\W*(error|exception|traceback|failed|failure|invalid|not found|none\b|denied)|\"error\"\s*:",
@@ -48,6 +50,10 @@ class TurnFlag(IntFlag):
     """No later call uses anything of its results, and it is not the last call."""
     FINAL = 128
     """The last turn, without a call: the answer."""
+    ASKED = 256
+    """A user message stands before it; the opening is none of a turn."""
+    NO_OP = 512
+    """Calls that were made before with the same results, or neither a call nor a word."""
 
 
 def words(text: str) -> list[str]:
@@ -115,9 +121,15 @@ def turn_flags(trajectory: Trajectory, schemas: SchemaCheck, tools_key: str) -> 
     seen = set(words(" ".join([trajectory.system or "", *trajectory.head])))
     flags: list[int] = []
     previous: list[tuple[str, str]] = []
+    done: set[tuple[int, tuple[str, ...]]] = set()
     for turn in trajectory.turns:
         seen.update(words(" ".join(turn.users)))
-        flag = TurnFlag(0)
+        flag = TurnFlag.ASKED if turn.users else TurnFlag(0)
+        step = (call_hash(turn), turn.results)
+        if step in done or not (turn.calls or turn.content.strip()):
+            flag |= TurnFlag.NO_OP
+        if turn.calls:
+            done.add(step)
         calls = [(c.name, c.arguments) for c in turn.calls]
         if calls:
             flag |= TurnFlag.CALL
@@ -169,6 +181,23 @@ def call_signature(turns: Iterable[Turn]) -> str:
     return ">".join(names)
 
 
+def call_hash(turn: Turn) -> int:
+    """63 bits of the turn's calls, normalised: names, and arguments by key, in lower case; 0 without a call."""
+    if not turn.calls:
+        return 0
+    plain = [(c.name, json.dumps(c.parsed() or c.arguments, sort_keys=True).lower()) for c in turn.calls]
+    return int.from_bytes(hashlib.sha256(json.dumps(plain).encode()).digest()[:8], "big") >> 1
+
+
+def _error(turn: Turn) -> str:
+    """The beginning of the first result that reads like an error; empty when none does."""
+    return next((" ".join(r[:ERROR_CHARS].split()) for r in turn.results if reads_like_error(r)), "")
+
+
+def _chars(turn: Turn) -> int:
+    return len(turn.content) + sum(map(len, turn.results)) + sum(map(len, turn.users))
+
+
 def _content_hash(trajectory: Trajectory) -> str:
     plain = [
         [t.users, t.content.strip(), [(c.name, c.arguments) for c in t.calls], t.results] for t in trajectory.turns
@@ -196,7 +225,7 @@ def features_of(trajectories: Iterable[Trajectory]) -> pl.DataFrame:
     for trajectory in trajectories:
         tools_key = json.dumps(trajectory.tools)
         flags = turn_flags(trajectory, schemas, tools_key)
-        text_chars = sum(len(t.content) + sum(map(len, t.results)) + sum(map(len, t.users)) for t in trajectory.turns)
+        chars = [_chars(turn) for turn in trajectory.turns]
         rows.append(
             {
                 "id": trajectory.id,
@@ -212,8 +241,12 @@ def features_of(trajectories: Iterable[Trajectory]) -> pl.DataFrame:
                 "turns": len(trajectory.turns),
                 "calls": sum(len(t.calls) for t in trajectory.turns),
                 "tools": sorted({c.name for t in trajectory.turns for c in t.calls}),
-                "tokens": (text_chars + sum(map(len, trajectory.head))) // CHARS_PER_TOKEN,
+                "tokens": (sum(chars) + sum(map(len, trajectory.head))) // CHARS_PER_TOKEN,
                 "turn_flags": flags,
+                "turn_tokens": [n // CHARS_PER_TOKEN for n in chars],
+                "turn_tools": [">".join(c.name for c in turn.calls) for turn in trajectory.turns],
+                "turn_calls": [call_hash(turn) for turn in trajectory.turns],
+                "turn_errors": [_error(turn) for turn in trajectory.turns],
                 "content_hash": _content_hash(trajectory),
                 "minhash": _minhash(trajectory),
             }
@@ -236,6 +269,10 @@ FEATURES = pl.Schema(
         "tools": pl.List(pl.String()),
         "tokens": pl.Int64(),
         "turn_flags": pl.List(pl.UInt16()),
+        "turn_tokens": pl.List(pl.Int32()),
+        "turn_tools": pl.List(pl.String()),
+        "turn_calls": pl.List(pl.Int64()),
+        "turn_errors": pl.List(pl.String()),
         "content_hash": pl.String(),
         "minhash": pl.List(pl.UInt32()),
     }
