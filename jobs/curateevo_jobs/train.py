@@ -142,7 +142,7 @@ def _measure_rows(run: StageRun, params: TrainParams, base: Path) -> Rows | str:
     )
     max_length = training.sft.args.get("max_length", fit.DEFAULT_MAX_LENGTH)
     max_length = context if max_length is None else min(int(max_length), context)
-    tokens = fit.tokenize(sft, tokenizer)
+    tokens = fit.tokenize(sft, tokenizer, assistant_only=training.sft.args.get("assistant_only_loss", True))
     if misfit := fit.find_sft_misfit(sft, tokens, max_length, tokenizer):
         return misfit.message
     prompts = [fit.prompt_tokens(row, tokenizer) for row in rl]

@@ -594,7 +594,7 @@ attack("output", "terminal codes", "raise ValueError('\\ud800 \\x1b[2J')", REFUS
 
 # ---- the answer, forged
 
-GOOD = '{"sft": [[0, [0, 1], 1, 0]], "rl": [], "memory": [], "lineages": [["x"]], "logs": [], "metrics": {}}'
+GOOD = '{"sft": [[0, [0, 1], 1, 0, [], null]], "rl": [], "memory": [], "lineages": [["x"]], "logs": [], "metrics": {}}'
 
 
 def forged(name: str, said: str, *ends: str) -> None:
@@ -620,8 +620,8 @@ forged("a reward of its own", repr(GOOD.replace('"rl": []', '"rl": [[0, 0, "alwa
 forged(
     "a task without an environment", repr(GOOD.replace('"rl": []', '"rl": [[11, 0, "environment", true, 0]]')), JUDGED
 )
-forged("a note past its text", repr(GOOD.replace('"memory": []', '"memory": [[0, 0, 0, 5000, 5100, "f", 0]]')), JUDGED)
-forged("a note of everything", repr(GOOD.replace('"memory": []', '"memory": [[0, 0, 0, 0, 100000, "f", 0]]')), JUDGED)
+forged("a note past its text", repr(GOOD.replace('"memory": []', '"memory": [[0, 0, 0, 5000, 5100, "f", 0, "fact", null]]')), JUDGED)
+forged("a note of everything", repr(GOOD.replace('"memory": []', '"memory": [[0, 0, 0, 0, 100000, "f", 0, "fact", null]]')), JUDGED)
 forged(
     "too many notes",
     "'" + GOOD.replace('"memory": []', "\"memory\": [' + ', '.join(['[0, 0, 0, 0, 5, \"f\", 0]'] * 5001) + ']") + "'",
@@ -652,7 +652,7 @@ attack(
 attack(
     "answer",
     "json.dumps replaced",
-    'import json\njson.dumps = lambda value: \'{"sft": [[0, [7], 1, 0]], "rl": [], "memory": [], "lineages": [[]]}\'',
+    'import json\njson.dumps = lambda value: \'{"sft": [[0, [7], 1, 0, [], null]], "rl": [], "memory": [], "lineages": [[]]}\'',
     JUDGED,
     HARMLESS,
     everywhere=False,

@@ -249,7 +249,7 @@ def test_a_step_waits_no_longer_than_it_is_told(step: str, ingested: Path, tmp_p
 
 
 EMPTY: dict[str, Any] = {"sft": [], "rl": [], "memory": [], "lineages": []}
-FINE = {**EMPTY, "sft": [[0, [0], 1, 0]], "lineages": [["keep"]]}
+FINE = {**EMPTY, "sft": [[0, [0], 1, 0, [], None]], "lineages": [["keep"]]}
 
 
 def text(answer: Any, **more: Any) -> bytes:
@@ -297,13 +297,13 @@ FORGED: dict[str, tuple[Plant, str]] = {
     "an answer that is a text": (content(text("x")), "resources"),
     "a tier that is a number": (content(text(FINE, tier=7)), "resources"),
     "printed that is a list": (content(text(FINE, printed=[1])), "resources"),
-    "a row that is not there": (content(text({**FINE, "sft": [[10**9, [0], 1, 0]]})), "resources"),
-    "a turn that is not there": (content(text({**FINE, "sft": [[0, [10**6], 1, 0]]})), "resources"),
-    "a negative row": (content(text({**FINE, "sft": [[-1, [0], 1, 0]]})), "resources"),
-    "a row that is a list": (content(text({**FINE, "sft": [[[], [0], 1, 0]]})), "resources"),
+    "a row that is not there": (content(text({**FINE, "sft": [[10**9, [0], 1, 0, [], None]]})), "resources"),
+    "a turn that is not there": (content(text({**FINE, "sft": [[0, [10**6], 1, 0, [], None]]})), "resources"),
+    "a negative row": (content(text({**FINE, "sft": [[-1, [0], 1, 0, [], None]]})), "resources"),
+    "a row that is a list": (content(text({**FINE, "sft": [[[], [0], 1, 0, [], None]]})), "resources"),
     "entries that are numbers": (content(text({**FINE, "sft": [1, 2]})), "resources"),
     "entries that are objects": (content(text({**FINE, "sft": [{"0": 1}]})), "resources"),
-    "a lineage that is not there": (content(text({**FINE, "sft": [[0, [0], 1, 99]]})), "resources"),
+    "a lineage that is not there": (content(text({**FINE, "sft": [[0, [0], 1, 99, [], None]]})), "resources"),
     "lineages that are numbers": (content(text({**FINE, "lineages": [7]})), "resources"),
     "a number beyond floats": (content(text({**FINE, "metrics": {"x": 10**400}})), "resources"),
     "a number of many digits": (
@@ -312,13 +312,13 @@ FORGED: dict[str, tuple[Plant, str]] = {
     ),
     "logs that are an object": (content(text({**FINE, "logs": {"a": 1}})), "resources"),
     "a copy a thousand times for every row": (
-        content(text({**FINE, "sft": [[0, [0], 1000, 0]] * 5000})),
+        content(text({**FINE, "sft": [[0, [0], 1000, 0, [], None]] * 5000})),
         "turn-budget",
     ),
-    "more notes than allowed": (content(text({**FINE, "memory": [[0, 0, 0, 0, 5, "s", 0]] * 5001})), "memory-count"),
+    "more notes than allowed": (content(text({**FINE, "memory": [[0, 0, 0, 0, 5, "s", 0, "fact", None]] * 5001})), "memory-count"),
     "a reward that does not exist": (content(text({**FINE, "rl": [[0, 0, "gift", True, 0]]})), "resources"),
     "a note outside of its result": (
-        content(text({**FINE, "memory": [[0, 0, 9, 0, 5, "s", 0]]})),
+        content(text({**FINE, "memory": [[0, 0, 9, 0, 5, "s", 0, "fact", None]]})),
         "memory-size",
     ),
     "a refusal without a rule": (content(text({"rejected": {"message": "x"}})), "resources"),
@@ -367,7 +367,7 @@ def test_the_second_answer_is_looked_at_as_well(ingested: Path, tmp_path: Path) 
     answers.mkdir()
     (answers / "answer-1.json").write_bytes(text(FINE))
     assert work.step("publish") == ExitCode.CONTRACT_BROKEN
-    (answers / "answer-2.json").write_bytes(text({**FINE, "sft": [[1, [0], 1, 0]]}))
+    (answers / "answer-2.json").write_bytes(text({**FINE, "sft": [[1, [0], 1, 0, [], None]]}))
     assert work.step("publish") == 0
     assert work.manifest().reason == "deterministic"
 

@@ -20,7 +20,8 @@ MAX_ATTEMPTS = 200
 
 def export_champion(evolution: CurationEvolution, target: str, folder: Path) -> list[Path]:
     """Write sft.jsonl, rl.jsonl and memory.jsonl. `trl`: rows as TRL's trainers take them, tools as JSON text;
-    `jsonl`: as the curate stage wrote them. Sealed environment states are left out of both."""
+    `jsonl`: as the curate stage wrote them. Sealed environment states are left out of both. `masked` numbers the
+    answers of an SFT row that carry no loss: TRL's own trainer does not look at it."""
     if target not in TARGETS:
         raise SpecInvalid(f"export: no target called {target!r}", f"known: {', '.join(TARGETS)}")
     store = connect(StoreRef(uri=evolution.spec.storage.uri, endpoint=evolution.spec.storage.endpoint))
@@ -54,7 +55,7 @@ def _row(row: JsonObject, name: str, target: str) -> JsonObject:
         return row
     tools = json.dumps(row["tools"], ensure_ascii=False)
     if name == "sft.jsonl":
-        return {"messages": row["messages"], "tools": tools}
+        return {"messages": row["messages"], "tools": tools, "masked": row["masked"]}
     return {
         "prompt": row["messages"],
         "tools": tools,

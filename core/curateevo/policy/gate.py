@@ -188,7 +188,7 @@ def _check_memory(material: Material) -> None:
             raise PolicyRejected(
                 "memory-size",
                 f"a note of {size} characters (from {row['evidence'][0][0]}), allowed 1 to {MAX_NOTE_CHARS}",
-                "take a shorter span of the result",
+                "take a shorter span of the result, or point at what the note's kind needs",
             )
 
 
@@ -198,12 +198,12 @@ def _check_leaks(material: Material, index: LeakIndex) -> None:
         if found := index.find(row.get("task_id"), users):
             raise PolicyRejected("no-dev-content", f"{row['id']}: {found}", "leave that trajectory out")
     for row in material.memory:
-        if found := index.find(None, [row["content"]]):
+        if found := index.find(None, [row["title"], row["content"]]):
             raise PolicyRejected("no-dev-content", f"a note from {row['evidence'][0][0]}: {found}", "leave it out")
 
 
 def _recipe_digest(recipe: Recipe) -> str:
-    sft = [[i.row, i.turns, i.copies] for i in recipe.sft]
+    sft = [[i.row, i.turns, i.copies, i.masked, i.max_result_chars] for i in recipe.sft]
     rl = [[t.row, t.turn, t.reward, t.aimed] for t in recipe.rl]
-    memory = [[m.row, m.turn, m.result, m.start, m.end] for m in recipe.memory]
+    memory = [[m.row, m.turn, m.result, m.start, m.end, m.kind, m.against] for m in recipe.memory]
     return digest_of([sft, rl, memory])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from curateevo.policy.notes import render_note
 from curateevo.policy.operators.items import Item, MemoryItem, RlTask
 from curateevo.policy.recipe import Recipe
+from curateevo.policy.shorten import needed_words, shorten
 from curateevo.trajectories.model import JsonObject, Message, Trajectory
 
 SealedStates = dict[str, tuple[str | None, str | None]]
@@ -32,19 +34,19 @@ class Material:
 
 def rows_needed(recipe: Recipe) -> set[int]:
     """Corpus rows whose text the recipe uses."""
-    return {i.row for i in recipe.sft} | {t.row for t in recipe.rl} | {m.row for m in recipe.memory}
+    against = {m.against for m in recipe.memory if m.against is not None}
+    return {i.row for i in recipe.sft} | {t.row for t in recipe.rl} | {m.row for m in recipe.memory} | against
 
 
 def materialise(recipe: Recipe, texts: dict[int, Trajectory], families: list[str], sealed: SealedStates) -> Material:
     """Write every row. Problems of single rows (spans or states that are not there) are left to the contract gate:
-    a memory span outside its result gives an empty content, a task without a state a null one."""
+    a note that points at nothing gets an empty content, a task without a state a null one."""
     sft, lineage = [], []
     for number, item in enumerate(recipe.sft):
         row = _sft_row(f"sft-{number:06d}", item, texts[item.row], families[item.row])
         sft += [row] * item.copies
-        lineage.append(
-            _lineage("sft", row["id"], item.row, texts[item.row].id, list(item.turns), item.lineage, item.copies)
-        )
+        entry = _lineage("sft", row["id"], item.row, texts[item.row].id, list(item.turns), item.lineage, item.copies)
+        lineage.append({**entry, "masked": list(item.masked), "max_result_chars": item.max_result_chars})
     rl = []
     for number, task in enumerate(recipe.rl):
         row = _rl_row(f"rl-{number:06d}", task, texts[task.row], families[task.row], sealed)
@@ -52,7 +54,7 @@ def materialise(recipe: Recipe, texts: dict[int, Trajectory], families: list[str
         lineage.append(_lineage("rl", row["id"], task.row, texts[task.row].id, [task.turn], task.lineage, 1))
     memory = []
     for number, note in enumerate(recipe.memory):
-        row = _memory_row(note, texts[note.row])
+        row = _memory_row(note, texts, families[note.row])
         memory.append(row)
         name = f"memory-{number:06d}"
         lineage.append(_lineage("memory", name, note.row, texts[note.row].id, [note.turn], note.lineage, 1))
@@ -62,11 +64,24 @@ def materialise(recipe: Recipe, texts: dict[int, Trajectory], families: list[str
 def _sft_row(name: str, item: Item, source: Trajectory, family: str) -> JsonObject:
     return {
         "id": name,
-        "messages": source.messages(item.turns),
+        "messages": _shortened(item, source).messages(item.turns),
         "tools": list(source.tools),
         "family": family,
         "turns": len(item.turns),
+        "masked": [n for n, turn in enumerate(item.turns) if turn in item.masked],
     }
+
+
+def _shortened(item: Item, source: Trajectory) -> Trajectory:
+    """The source, its kept results cut to the item's limit."""
+    if item.max_result_chars is None:
+        return source
+    turns = list(source.turns)
+    for position, number in enumerate(item.turns):
+        needed = needed_words(source.turns[t] for t in item.turns[position + 1 :])
+        results = tuple(shorten(r, item.max_result_chars, needed) for r in turns[number].results)
+        turns[number] = replace(turns[number], results=results)
+    return replace(source, turns=tuple(turns))
 
 
 def _rl_row(name: str, task: RlTask, source: Trajectory, family: str, sealed: SealedStates) -> JsonObject:
@@ -91,17 +106,12 @@ def _rl_row(name: str, task: RlTask, source: Trajectory, family: str, sealed: Se
     }
 
 
-def _memory_row(note: MemoryItem, source: Trajectory) -> JsonObject:
-    results = source.turns[note.turn].results
-    text = results[note.result] if note.result < len(results) else ""
-    evidence: list[Any] = [source.id, note.turn]
-    content = " ".join(text[note.start : note.end].split())
-    return {
-        "title": content.rpartition(" ")[0] or content,
-        "content": content,
-        "scope": note.scope,
-        "evidence": [evidence],
-    }
+def _memory_row(note: MemoryItem, texts: dict[int, Trajectory], family: str) -> JsonObject:
+    title, content = render_note(note, texts, family)
+    evidence: list[list[Any]] = [[texts[note.row].id, note.turn]]
+    if note.against is not None:
+        evidence.append([texts[note.against].id, 0])
+    return {"title": title, "content": content, "scope": note.scope, "evidence": evidence}
 
 
 def _lineage(

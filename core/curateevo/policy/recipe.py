@@ -7,12 +7,14 @@ from itertools import pairwise
 from typing import Any
 
 from curateevo.api.errors import PolicyRejected
-from curateevo.policy.operators.items import Item, MemoryItem, Resources, RlTask
+from curateevo.policy.operators.items import Item, MemoryItem, NoteKind, Resources, RlTask
 
 MAX_ROWS = 5_000_000
 MAX_COPIES = 1000
 MAX_MEMORY = 100_000
 MAX_REASON_CHARS = 500
+LEAST_RESULT_CHARS = 40
+"""A tool result may not be cut to less."""
 REWARDS = ("environment", "action_match")
 
 
@@ -34,9 +36,14 @@ def encode(resources: Resources) -> dict[str, Any]:
     def number(lineage: tuple[str, ...]) -> int:
         return lineages.setdefault(tuple(map(str, lineage)), len(lineages))
 
-    sft = [[i.row, list(i.turns), i.copies, number(i.lineage)] for i in resources.sft]
+    sft = [
+        [i.row, list(i.turns), i.copies, number(i.lineage), list(i.masked), i.max_result_chars] for i in resources.sft
+    ]
     rl = [[t.row, t.turn, t.reward, t.aimed, number(t.lineage)] for t in resources.rl]
-    memory = [[m.row, m.turn, m.result, m.start, m.end, m.scope, number(m.lineage)] for m in resources.memory]
+    memory = [
+        [m.row, m.turn, m.result, m.start, m.end, m.scope, number(m.lineage), m.kind, m.against]
+        for m in resources.memory
+    ]
     return {"sft": sft, "rl": rl, "memory": memory, "lineages": [list(x) for x in lineages]}
 
 
@@ -79,7 +86,11 @@ def _item(entry: Any, turns: list[int], lineages: list[tuple[str, ...]]) -> Item
     kept = tuple(_int(t, 0, turns[row], "turn") for t in entry[1])
     if not kept or any(a >= b for a, b in pairwise(kept)):
         raise ValueError(f"turns of row {row} are empty or out of order")
-    return Item(row, kept, _int(entry[2], 1, MAX_COPIES + 1, "copies"), lineages[entry[3]])
+    masked = tuple(_int(t, 0, turns[row], "masked turn") for t in entry[4])
+    if any(a >= b for a, b in pairwise(masked)) or not set(masked) < set(kept):
+        raise ValueError(f"masked turns of row {row} are out of order, not among its turns, or all of them")
+    limit = None if entry[5] is None else _int(entry[5], LEAST_RESULT_CHARS, 1 << 31, "max_result_chars")
+    return Item(row, kept, _int(entry[2], 1, MAX_COPIES + 1, "copies"), lineages[entry[3]], masked, limit)
 
 
 def _task(entry: Any, turns: list[int], lineages: list[tuple[str, ...]]) -> RlTask:
@@ -100,4 +111,6 @@ def _note(entry: Any, turns: list[int], lineages: list[tuple[str, ...]]) -> Memo
         _int(entry[4], start + 1, start + 2001, "end"),
         clean_text(entry[5], 200),
         lineages[entry[6]],
+        NoteKind(entry[7]),
+        None if entry[8] is None else _int(entry[8], 0, len(turns), "against"),
     )

@@ -28,7 +28,8 @@ LEAST_COMPLETION = 32
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """An SFT row as token ids, with 1 where the assistant speaks."""
+    """An SFT row as token ids, with 1 where loss is taken: where the assistant speaks, or everywhere, and never in a
+    masked answer."""
 
     id: str
     tokens: list[int]
@@ -75,10 +76,11 @@ def stop_is_trained(tokenizer: Any) -> bool:
     return bool(is_chat_template_stop_token_trained(tokenizer, chat_template=training_template(tokenizer)))
 
 
-def tokenize(rows: Sequence[SftRow], tokenizer: Any) -> list[TokenRow]:
-    """All rows under the chat template. Raises ContractBroken for a row in which the assistant says nothing.
+def tokenize(rows: Sequence[SftRow], tokenizer: Any, *, assistant_only: bool = True) -> list[TokenRow]:
+    """All rows under the chat template. `assistant_only`: loss is taken on what the assistant says alone.
 
-    Done here rather than by TRL: Arrow would add fields that are null to each message.
+    Raises ContractBroken for a row in which the assistant says nothing that is trained on. Done here rather than by
+    TRL: Arrow would add fields that are null to each message, and TRL knows of no masked answers.
     """
     template = training_template(tokenizer)
     tokenized = []
@@ -91,10 +93,34 @@ def tokenize(rows: Sequence[SftRow], tokenizer: Any) -> list[TokenRow]:
             return_dict=True,
             return_assistant_tokens_mask=True,
         )
-        if 1 not in out["assistant_masks"]:
+        spoken = list(out["assistant_masks"])
+        trained = _without_masked(row, spoken)
+        if 1 not in trained:
             raise ContractBroken(f"SFT row {row.id!r} holds no assistant message to train on")
-        tokenized.append(TokenRow(row.id, list(out["input_ids"]), list(out["assistant_masks"])))
+        mask = trained if assistant_only else [int(t or not s) for t, s in zip(trained, spoken, strict=True)]
+        tokenized.append(TokenRow(row.id, list(out["input_ids"]), mask))
     return tokenized
+
+
+def _without_masked(row: SftRow, spoken: list[int]) -> list[int]:
+    """`spoken` with 0 in place of 1 in masked answers. An answer is a run of ones: what opens it is not spoken.
+
+    Raises ContractBroken where the template marks more or fewer runs than there are answers.
+    """
+    if not row.masked:
+        return spoken
+    starts = [i for i, one in enumerate(spoken) if one and not (i and spoken[i - 1])]
+    answers = sum(m["role"] == "assistant" for m in row.messages)
+    if len(starts) != answers:
+        raise ContractBroken(
+            f"SFT row {row.id!r}: answers are masked, and the template marks {len(starts)} spans for {answers} answers",
+            "give model.chatTemplate with one {% generation %} block for each assistant message, or mask no turns",
+        )
+    trained, number = [], -1
+    for index, one in enumerate(spoken):
+        number += bool(one and not (index and spoken[index - 1]))
+        trained.append(int(one and number not in row.masked))
+    return trained
 
 
 def prompt_tokens(row: RlRow, tokenizer: Any) -> int:

@@ -75,9 +75,11 @@ def measure_call_rate(model: ChatModel, rows: Sequence[SftRow], max_tokens: int)
 
 
 def _prompt_of(row: SftRow) -> Conversation | None:
-    """What stands before a row's first answer, if that answer holds a call."""
+    """What stands before a row's first answer, if that answer is learnt from and holds a call."""
     for n, message in enumerate(row.messages):
         if message["role"] == "assistant":
+            if 0 in row.masked:
+                return None
             return Conversation(row.messages[:n], row.tools) if message.get("tool_calls") else None
     return None
 

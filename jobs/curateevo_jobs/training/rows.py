@@ -31,6 +31,8 @@ class SftRow:
     family: str
     messages: tuple[JsonObject, ...]
     tools: tuple[JsonObject, ...]
+    masked: frozenset[int] = frozenset()
+    """Answers that are context only, by number among the assistant messages, from 0: nothing is learnt of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +83,17 @@ def _field(where: str, row: Mapping[str, Any], name: str, kind: type) -> Any:
 
 
 def _parse_sft(where: str, row: JsonObject) -> SftRow:
+    messages = _field(where, row, "messages", list)
+    answers = sum(m.get("role") == "assistant" for m in messages)
+    masked = _field(where, {"masked": [], **row}, "masked", list)
+    if not all(type(n) is int and 0 <= n < answers for n in masked):
+        raise ContractBroken(f"{where}: masked {masked} must number some of the {answers} assistant messages, from 0")
     return SftRow(
         id=_field(where, row, "id", str),
         family=_field(where, row, "family", str),
-        messages=tuple(_field(where, row, "messages", list)),
+        messages=tuple(messages),
         tools=tuple(_field(where, row, "tools", list)),
+        masked=frozenset(masked),
     )
 
 

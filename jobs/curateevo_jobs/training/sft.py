@@ -50,9 +50,7 @@ def train_sft(lane: Lane, rows: Sequence[TokenRow], max_length: int) -> Path:
 
 def _build_trainer(lane: Lane, rows: Sequence[TokenRow], folder: Path, max_length: int) -> Any:
     training = lane.params.training
-    columns = {"input_ids": [r.tokens for r in rows]}
-    if training.sft.args.get("assistant_only_loss", True):
-        columns["assistant_masks"] = [r.mask for r in rows]
+    columns = {"input_ids": [r.tokens for r in rows], "assistant_masks": [r.mask for r in rows]}
     trainer = SFTTrainer(
         model=load_model(lane.base, training.sft.lora),
         args=sft_config(training.sft, folder, lane.seed, training.save_steps, max_length),

@@ -6,12 +6,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any
 
 from curateevo.trajectories.features import TurnFlag
 from curateevo.trajectories.model import JsonObject, Trajectory
 
-__all__ = ["Context", "Corpus", "Item", "Items", "MemoryItem", "Resources", "RlTask", "TurnFlag"]
+__all__ = ["Context", "Corpus", "Item", "Items", "MemoryItem", "NoteKind", "Resources", "RlTask", "TurnFlag"]
 
 
 class Corpus:
@@ -27,8 +28,9 @@ class Corpus:
         return len(self._columns["id"])
 
     def column(self, name: str) -> list[Any]:
-        """A feature by row: id, source, task_id, family, signature, env, success, reward, turns, calls, tools,
-        tokens, turn_flags, content_hash, minhash. Raises KeyError for others."""
+        """A feature by row, as docs/policies.md lists them. Raises KeyError for others."""
+        if name not in self._columns:
+            raise KeyError(f"no feature {name!r}; there are {', '.join(self._columns)}")
         return self._columns[name]
 
     def items(self) -> Items:
@@ -51,6 +53,15 @@ class Item:
     """How often it stands in the data."""
     lineage: tuple[str, ...] = ()
     """Operators that touched it, in order."""
+    masked: tuple[int, ...] = ()
+    """Kept turns that are context only: shown, never trained on. Ascending, some of `turns`, never all."""
+    max_result_chars: int | None = None
+    """Tool results longer than this many characters are cut when the row is written; None: none is."""
+
+    @property
+    def trained(self) -> tuple[int, ...]:
+        """Kept turns that are trained on, ascending."""
+        return tuple(t for t in self.turns if t not in self.masked) if self.masked else self.turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,22 +84,51 @@ class Items:
 
     def flags(self, item: Item) -> list[int]:
         """`TurnFlag` sets of the item's kept turns."""
-        bits = self.corpus.column("turn_flags")[item.row]
-        return [bits[turn] for turn in item.turns]
+        return self.of_turns(item, "turn_flags")
+
+    def of_turns(self, item: Item, name: str) -> list[Any]:
+        """A feature that has one value per turn (turn_flags, turn_tokens, ...), at the item's kept turns."""
+        found = self.corpus.column(name)[item.row]
+        return [found[turn] for turn in item.turns]
 
     def keep(self, holds: Callable[[Item], bool], operator: str) -> Items:
         """The items for which `holds`, in order."""
         return replace(self, items=tuple(replace(i, lineage=(*i.lineage, operator)) for i in self.items if holds(i)))
 
     def keep_turns(self, holds: Callable[[Item, int, int], bool], operator: str) -> Items:
-        """Drop turns: `holds(item, turn, flags)` decides. Items that lose every turn go."""
-        bits, out = self.corpus.column("turn_flags"), []
-        for item in self.items:
+        """Drop turns: `holds(item, turn, flags)` decides. Items that lose every turn to train on go."""
+        bits = self.corpus.column("turn_flags")
+
+        def cut(item: Item) -> Item:
             turns = tuple(t for t in item.turns if holds(item, t, bits[item.row][t]))
-            if turns == item.turns:
+            return replace(item, turns=turns, masked=tuple(t for t in item.masked if t in turns))
+
+        return self.change(cut, operator)
+
+    def mask_turns(self, holds: Callable[[Item, int, int], bool], operator: str) -> Items:
+        """Keep the turns for which `holds(item, turn, flags)` as context only: they are shown, but not trained on.
+
+        Masked turns stay masked. Items that lose every turn to train on go.
+        """
+        bits = self.corpus.column("turn_flags")
+
+        def mask(item: Item) -> Item:
+            return replace(
+                item, masked=tuple(t for t in item.turns if t in item.masked or holds(item, t, bits[item.row][t]))
+            )
+
+        return self.change(mask, operator)
+
+    def change(self, change: Callable[[Item], Item], operator: str) -> Items:
+        """Items as `change` makes them, in order; those that change get `operator` into their lineage, and those that
+        keep no turn to train on go."""
+        out = []
+        for item in self.items:
+            made = change(item)
+            if made == item:
                 out.append(item)
-            elif turns:
-                out.append(replace(item, turns=turns, lineage=(*item.lineage, operator)))
+            elif made.trained:
+                out.append(replace(made, lineage=(*item.lineage, operator)))
         return replace(self, items=tuple(out))
 
     def groups(self, feature: str) -> dict[Any, list[Item]]:
@@ -112,19 +152,38 @@ class RlTask:
     lineage: tuple[str, ...] = ()
 
 
+class NoteKind(StrEnum):
+    """What a note says of the call that it points at; the trusted side writes it (`policy/notes.py`)."""
+
+    FACT = "fact"
+    """The span of the call's result."""
+    CONSTRAINT = "constraint"
+    """The span, an error, and the tool that gave it."""
+    TOOL = "tool"
+    """The called tool's signature and description."""
+    RECOVERY = "recovery"
+    """The call's error, and what the next successful call does differently."""
+    RULE = "rule"
+    """The tools that the row's trajectory calls, in order, and those of the row `against` that are not to be called."""
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryItem:
-    """A note: a span of one tool result, and what it is about."""
+    """A note: a call of a corpus trajectory, a span of its result, and what is to be said of it."""
 
     row: int
     turn: int
     result: int
+    """Number of the call within the turn."""
     start: int
     """First character of the span in the result's text."""
     end: int
     scope: str
     """Tool or family that it belongs to."""
     lineage: tuple[str, ...] = ()
+    kind: NoteKind = NoteKind.FACT
+    against: int | None = None
+    """Row of a failed trajectory that a rule is held against."""
 
 
 @dataclass(frozen=True, slots=True)
