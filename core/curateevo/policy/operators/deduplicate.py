@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from curateevo.policy.operators.items import Item, Items
 
 
 def drop_exact_duplicates(items: Items) -> Items:
-    """Of items with equal content and equal kept turns keep the first."""
+    """Of items with equal content, equal kept and equal masked turns keep the first."""
     hashes = items.corpus.column("content_hash")
-    seen: set[tuple[str, tuple[int, ...]]] = set()
+    return _first_of(items, lambda i: (hashes[i.row], i.turns, i.masked), "drop_exact_duplicates")
+
+
+def drop_same_calls(items: Items, *, by: str = "task_id") -> Items:
+    """Of items of one group (of feature `by`) that make the same calls, whatever they say, keep the first.
+
+    Calls are compared in order, tool by tool, arguments by key and without case. Items without a call stay.
+    """
+    groups = items.corpus.column(by)
+
+    def calls(item: Item) -> tuple[object, ...]:
+        made = tuple(h for h in items.of_turns(item, "turn_calls") if h)
+        return (groups[item.row], made) if made else (id(item),)
+
+    return _first_of(items, calls, "drop_same_calls")
+
+
+def _first_of(items: Items, key: Callable[[Item], tuple[object, ...]], operator: str) -> Items:
+    seen: set[tuple[object, ...]] = set()
 
     def first(item: Item) -> bool:
-        key = (hashes[item.row], item.turns)
-        return not (key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        found = key(item)
+        return not (found in seen or seen.add(found))  # type: ignore[func-returns-value]
 
-    return items.keep(first, "drop_exact_duplicates")
+    return items.keep(first, operator)
 
 
 def drop_near_duplicates(items: Items, *, threshold: float = 0.85) -> Items:

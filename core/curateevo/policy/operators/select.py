@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from curateevo.policy.operators.items import Item, Items, MemoryItem, TurnFlag
 from curateevo.trajectories.features import values, words
+from curateevo.trajectories.leakage import LeakIndex
 from curateevo.trajectories.model import Trajectory
 
 
@@ -110,14 +112,49 @@ def keep_short(items: Items, *, max_turns: int) -> Items:
     return items.keep(lambda i: len(i.turns) <= max_turns, "keep_short")
 
 
-def sample_turns(items: Items, *, turns: int, seed_order: list[float]) -> Items:
-    """Items in the order of `seed_order` (one random number per item) until `turns` kept turns are reached."""
-    order = sorted(range(len(items)), key=lambda k: (seed_order[k], k))
-    chosen, total = set(), 0
-    for k in order:
-        size = len(items.items[k].turns)
-        if total + size <= turns:
-            chosen.add(k)
-            total += size
-    position = {id(item): k for k, item in enumerate(items.items)}
-    return items.keep(lambda i: position[id(i)] in chosen, "sample_turns")
+def keep_tools(items: Items, tools: Iterable[str]) -> Items:
+    """Items whose kept turns call at least one of `tools`."""
+    wanted = set(tools)
+    return items.keep(lambda i: not wanted.isdisjoint(_called(items, i)), "keep_tools")
+
+
+def drop_tools(items: Items, tools: Iterable[str]) -> Items:
+    """Items whose kept turns call none of `tools`."""
+    unwanted = set(tools)
+    return items.keep(lambda i: unwanted.isdisjoint(_called(items, i)), "drop_tools")
+
+
+def _called(items: Items, item: Item) -> set[str]:
+    return {name for names in items.of_turns(item, "turn_tools") for name in names.split(">")}
+
+
+def keep_errors(items: Items, pattern: str) -> Items:
+    """Items with a kept turn whose error matches `pattern` (a regular expression, anywhere, of any case)."""
+    found = re.compile(pattern, re.IGNORECASE)
+    return items.keep(lambda i: _fails_with(items, i, found), "keep_errors")
+
+
+def drop_errors(items: Items, pattern: str) -> Items:
+    """Items without a kept turn whose error matches `pattern` (a regular expression, anywhere, of any case)."""
+    found = re.compile(pattern, re.IGNORECASE)
+    return items.keep(lambda i: not _fails_with(items, i, found), "drop_errors")
+
+
+def _fails_with(items: Items, item: Item, pattern: re.Pattern[str]) -> bool:
+    return any(error and pattern.search(error) for error in items.of_turns(item, "turn_errors"))
+
+
+def decontaminate(items: Items, tasks: Mapping[str, str]) -> Items:
+    """Items that share neither id, prompt nor 13 words in a row with `tasks` (prompts by id). Reads the items' text.
+
+    For benchmarks that you name. The dev tasks of a run are kept out at ingest and by the gate; no policy sees them.
+    """
+    index = LeakIndex(tasks)
+    texts = items.corpus.trajectories({i.row for i in items})
+
+    def clean(item: Item) -> bool:
+        text = texts[item.row]
+        asked = [user for turn in item.turns for user in text.turns[turn].users]
+        return index.find(text.task.id, [*text.head, *asked]) is None
+
+    return items.keep(clean, "decontaminate")
