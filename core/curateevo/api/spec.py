@@ -162,7 +162,20 @@ class Rounds(Model):
 
 
 class InitialPolicy(Model):
-    builtin: Literal["keep-all", "keep-valid", "success-only", "random", "starter"] | None = None
+    builtin: (
+        Literal[
+            "keep-all",
+            "keep-valid",
+            "success-only",
+            "random",
+            "best-of-n",
+            "weasel",
+            "learnable",
+            "principles",
+            "starter",
+        ]
+        | None
+    ) = None
     """A policy that comes with CurateEvo."""
     config_map_key_ref: ConfigMapKeyRef | None = None
     """A policy in a ConfigMap; on a cluster only."""

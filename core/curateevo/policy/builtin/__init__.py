@@ -1,10 +1,21 @@
-"""Built-in policies: controls, and `starter`, the one that evolves. Each file is a policy as a user would write it."""
+"""Built-in policies: controls, published methods, and `starter`, the one that evolves. Each file is a policy as a user
+would write it."""
 
 from __future__ import annotations
 
 from importlib.resources import files
 
-NAMES = ("keep-all", "keep-valid", "success-only", "random", "starter")
+NAMES = (
+    "keep-all",
+    "keep-valid",
+    "success-only",
+    "random",
+    "best-of-n",
+    "weasel",
+    "learnable",
+    "principles",
+    "starter",
+)
 
 
 def source_of(name: str) -> str:
