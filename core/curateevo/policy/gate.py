@@ -12,6 +12,7 @@ from curateevo.api.errors import PolicyRejected
 from curateevo.api.spec import Sandbox
 from curateevo.policy.confine import Limits
 from curateevo.policy.materialise import Material, materialise, rows_needed
+from curateevo.policy.notes import MAX_NOTE_CHARS
 from curateevo.policy.quantity import quantity
 from curateevo.policy.recipe import Recipe
 from curateevo.policy.sandbox import Answer, SandboxRun, ask_policy, check_answer
@@ -21,7 +22,6 @@ from curateevo.trajectories.leakage import LeakIndex
 
 MAX_TURNS_FACTOR = 4
 MAX_MEMORY_ITEMS = 5000
-MAX_NOTE_CHARS = 600
 HASH_SEEDS = (1, 2)
 OnStep: TypeAlias = Callable[[str], None]
 """Told what is begun, for progress."""

@@ -12,8 +12,8 @@ from curateevo.trajectories.model import Call, JsonObject, Trajectory, Turn, par
 TITLE_CHARS = 200
 PART_CHARS = 160
 """Of a quoted or described thing within a note."""
-MAX_STEPS = 12
-"""Of a rule."""
+MAX_NOTE_CHARS = 600
+"""Of a note that is written here; a longer fact is refused by the gate."""
 
 
 class Note(NamedTuple):
@@ -25,6 +25,11 @@ class Note(NamedTuple):
 
 def render_note(note: MemoryItem, texts: Mapping[int, Trajectory], family: str) -> Note:
     """The note's text. `texts` holds the rows that it points at; `family` is that of its row."""
+    title, content = _write(note, texts, family)
+    return Note(title[:TITLE_CHARS], content if note.kind is NoteKind.FACT else _part(content, MAX_NOTE_CHARS))
+
+
+def _write(note: MemoryItem, texts: Mapping[int, Trajectory], family: str) -> Note:
     source = texts[note.row]
     turn = source.turns[note.turn]
     if note.kind is NoteKind.RULE:
@@ -37,7 +42,7 @@ def render_note(note: MemoryItem, texts: Mapping[int, Trajectory], family: str) 
         case NoteKind.FACT:
             return Note(span.rpartition(" ")[0] or span, span)
         case NoteKind.CONSTRAINT:
-            return Note(call.name, f"{call.name} may answer: {span}" if span else "")
+            return Note(call.name, f"{call.name} may answer: {span}" if span and reads_like_error(text) else "")
         case NoteKind.TOOL:
             return _tool(call, source.tools)
         case NoteKind.RECOVERY:
@@ -67,7 +72,7 @@ def _type(value: object) -> str:
 def _recovery(call: Call, error: str, later: tuple[Turn, ...]) -> Note:
     """What the next call that succeeds does differently, in names only: its values belong to another case."""
     good = next((t for t in later if t.calls and not any(map(reads_like_error, t.results))), None)
-    if good is None:
+    if good is None or not reads_like_error(error):
         return Note("", "")
     follow = good.calls[0]
     before, after = call.parsed() or {}, follow.parsed() or {}
@@ -83,24 +88,30 @@ def _recovery(call: Call, error: str, later: tuple[Turn, ...]) -> Note:
 
 
 def _rule(source: Trajectory, against: Trajectory | None, family: str) -> Note:
-    steps = _steps(source)
-    if not steps:
+    steps = _steps(source, failed=False)
+    proven = source.outcome.success is True and (against is None or against.outcome.success is False)
+    if not steps or not proven:
         return Note("", "")
-    prompt = " ".join(source.task.prompt.split())[:TITLE_CHARS]
-    content = f"For {_part(family)}: {', then '.join(steps)}."
+    prompt = " ".join(source.task.prompt.split())
+    named = family if source.task.tags else "such a task"
+    content = f"For {_part(named)}: {_in_order(steps)}."
     if against is not None:
-        content += f" Not: {', then '.join(_steps(against)) or 'an answer without a call'}."
-    return Note(f"{family} {prompt}"[:TITLE_CHARS], content)
+        content += f" Not: {_in_order(_steps(against, failed=True)) or 'an answer without a call'}."
+    return Note(f"{family if source.task.tags else ''} {prompt}".strip(), content)
 
 
-def _steps(source: Trajectory) -> list[str]:
-    """Tools of successful calls in order, repeats folded."""
+def _steps(source: Trajectory, *, failed: bool) -> list[str]:
+    """Tools of calls in order, repeats folded; of calls that `failed` as well, or without them."""
     names: list[str] = []
     for turn in source.turns:
         for call, result in zip(turn.calls, turn.results, strict=True):
-            if not reads_like_error(result) and names[-1:] != [call.name]:
+            if (failed or not reads_like_error(result)) and names[-1:] != [call.name]:
                 names.append(call.name)
-    return [*names[:MAX_STEPS], "..."] if len(names) > MAX_STEPS else names
+    return names
+
+
+def _in_order(steps: list[str]) -> str:
+    return _part(", then ".join(steps), 200)
 
 
 def _part(text: str, limit: int = PART_CHARS) -> str:

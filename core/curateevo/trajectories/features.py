@@ -27,6 +27,8 @@ ERROR = re.compile(
     re.IGNORECASE,
 )
 MALFORMED = re.compile(r"<tool_call>|<function_call>|\"arguments\"\s*:")
+NO_CALL = "no-call"
+"""The family of trajectories that have neither a tag nor a call."""
 COMMON_VALUES = frozenset({"0", "1"})
 """Values that an agent may well choose by itself."""
 
@@ -233,7 +235,7 @@ def features_of(trajectories: Iterable[Trajectory]) -> pl.DataFrame:
                 "task_id": trajectory.task.id,
                 "family": trajectory.task.tags[0]
                 if trajectory.task.tags
-                else call_signature(trajectory.turns) or "no-call",
+                else call_signature(trajectory.turns) or NO_CALL,
                 "signature": call_signature(trajectory.turns),
                 "env": trajectory.task.env,
                 "success": trajectory.outcome.success,

@@ -9,7 +9,7 @@ from typing import Any
 
 from curateevo.policy.notes import render_note
 from curateevo.policy.operators.items import Corpus, Item, Items, MemoryItem, NoteKind
-from curateevo.trajectories.features import WORD, reads_like_error, values, words
+from curateevo.trajectories.features import NO_CALL, WORD, reads_like_error, values, words
 from curateevo.trajectories.model import Trajectory
 
 
@@ -112,18 +112,20 @@ def memory_recoveries(items: Items, *, limit: int) -> tuple[MemoryItem, ...]:
 
 
 def memory_rules(items: Items, *, limit: int, min_success: float = 0.5) -> tuple[MemoryItem, ...]:
-    """One rule per family: the tools that succeed there, in order, and the way that fails. Reads the items' text.
+    """One rule per family: the tools that succeed there, in order, and the way that fails. Reads the rules' text.
 
-    The way taken is the call signature with the best success rate among the items, `min_success` (0..1) or more; ties
-    go to the more frequent one. The way to avoid is the most frequent signature of failures, if no success took it.
+    Where the source names no families (and they are call signatures), one per task. The way taken is the call signature
+    with the best success rate among the items, `min_success` (0..1) or more; ties go to the more frequent one. The way
+    to avoid is the most frequent signature of failures, if no success took it.
     In the manner of MetaEvo (Ren et al. 2026, arXiv 2606.07603), which abstracts principles from successes and failures
     and reuses them. Simplified: no model writes or learns to write the principle, it is a contrast of tools.
     """
-    family, signature, success = (items.corpus.column(name) for name in ("family", "signature", "success"))
+    names = ("family", "signature", "task_id", "success")
+    family, signature, task, success = (items.corpus.column(name) for name in names)
+    named = {family[i.row] for i in items if family[i.row] not in (signature[i.row], NO_CALL)}
     ways: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for item in items:
-        if success[item.row] is not None:
-            ways[family[item.row]][signature[item.row]].append(item.row)
+    for row in (i.row for i in items if success[i.row] is not None):
+        ways[family[row] if family[row] in named else task[row]][signature[row]].append(row)
     notes = []
     for name, taken in ways.items():
         rate = {way: sum(success[row] for row in rows) / len(rows) for way, rows in taken.items() if way}
