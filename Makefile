@@ -10,7 +10,7 @@ ENGINE ?= docker
 TAG ?= dev
 CLUSTER ?= $(HOME)/.cache/curateevo/cluster
 
-.PHONY: help setup demo check test images cluster cluster-down crds chart lock clean
+.PHONY: help setup demo check test images cluster cluster-down crds chart operators lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -60,6 +60,9 @@ crds: setup  ## make crds/ from the API models, and the chart's copy
 
 chart: setup  ## write the chart's snapshots anew
 	$(BIN)/python -m tests.chart.rendered
+
+operators: setup  ## write the table of operators in docs/policies.md from their docstrings
+	$(BIN)/python -m tests.core.policy.operator_table
 
 COMPILE := uv pip compile --quiet --generate-hashes --python-version 3.11 --no-emit-index-url --no-header
 lock: setup  ## resolve the requirements again, of the environment and of each image

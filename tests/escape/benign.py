@@ -67,6 +67,36 @@ policy("caps and deduplicates", (PRUNE, """
 policy("next actions", (RL, "return api.rl_next_action(items, ctx, count=5)"))
 policy("environments", (RL, "return api.rl_environment(items, ctx, count=5, aim=('f',))"))
 policy("facts for memory", (MEMORY, "return api.memory_facts(items.corpus, limit=20, trust_failures=False)"))
+policy("scores and decisions", (SELECT, """
+    items = api.keep_between(corpus.items(), api.score_noise(corpus.items()), high=1.0)
+    items = api.best_of(items, api.score_outcome(items), count=3)
+    ctx.metric("tokens", sum(api.score_tokens(items)) + sum(api.score_rarity(items)) + sum(api.score_feature(items, "calls")))
+    ctx.metric("hard", sum(api.score_difficulty(items, ctx)) + sum(api.score_learnability(items, ctx)))
+    return api.keep_top(items, api.score_turns(items), count=9)
+"""))  # fmt: skip
+policy("tools, errors, benchmarks", (SELECT, """
+    items = api.drop_tools(api.keep_tools(corpus.items(), ["f", "g"]), ["h"])
+    ctx.log(str(len(api.keep_errors(items, "error"))))
+    return api.decontaminate(api.drop_errors(items, "no such (user|order)"), {"other": "a task of another benchmark"})
+"""))  # fmt: skip
+policy("masks and segments", (REFINE, """
+    items = api.segment(api.mask_failed_turns(api.drop_no_ops(items)), max_turns=2, context=1)
+    items = items.mask_turns(lambda item, turn, flags: bool(flags & api.TurnFlag.REPEAT), "insisting")
+    return api.shorten_results(api.pick_steps(items, share=0.9), max_chars=80)
+"""))  # fmt: skip
+policy("heads and tails", (REFINE, "return api.drop_middle(api.keep_head(items, max_turns=5), head=1, tail=1)"))
+policy("repeats what is rare", (AUGMENT, """
+    items = api.balance_tools(api.upsample_failures(items, ctx, boost=2.0), per_tool=4)
+    return api.balance_scores(items, ctx, api.score_failures(items, ctx), per_group=6, bins=2)
+"""))  # fmt: skip
+policy("the same calls once", (PRUNE, """
+    return api.Resources(api.drop_same_calls(resources.sft), resources.rl, resources.memory)
+"""))  # fmt: skip
+policy("contrasts", (RL, "return api.rl_contrasts(items, ctx, count=5)"))
+policy("notes of every kind", (MEMORY, """
+    notes = api.memory_tools(items, limit=9) + api.memory_constraints(items, limit=9)
+    return notes + api.memory_recoveries(items, limit=9) + api.memory_rules(items, limit=9)
+"""))  # fmt: skip
 policy("rare signatures first", (SELECT, """
     items = corpus.items()
     count = Counter(items.feature("signature"))

@@ -15,6 +15,7 @@ from curateevo.policy.recipe import decode, encode
 from curateevo.trajectories.features import features_of
 from curateevo.trajectories.formats.openai import parse_openai
 from curateevo.trajectories.model import TaskRef, Trajectory, Turn
+from tests.core.policy import operator_table
 
 FLAGS = st.lists(st.integers(0, 1023), min_size=1, max_size=6)
 ROWS = st.lists(
@@ -198,3 +199,9 @@ def test_the_best_kind_of_a_family_is_kept_however_bad_it_is() -> None:
     rows = [([call, done], "a", False, n) for n in range(8)] + [([call, done], "a", True, 9), ([done], "a", False, 10)]
     kept = api.keep_reliable(corpus_of(rows).items(), min_success=0.5, prior=0.0)
     assert [i.row for i in kept] == list(range(9))
+
+
+def test_the_table_of_operators_is_that_of_their_docstrings() -> None:
+    page = operator_table.PAGE.read_text(encoding="utf-8")
+    assert operator_table.page_with_table(page) == page, "run `make operators`"
+    assert all(f"`{name}(" in page for name in api.__all__ if name[0].islower())

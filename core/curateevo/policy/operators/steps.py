@@ -12,9 +12,9 @@ from curateevo.trajectories.model import Trajectory
 
 
 def pick_steps(items: Items, *, share: float = 0.5, diversity: float = 1.0) -> Items:
-    """Train on a `share` (0..1) of each item's turns, at least one: the important and diverse ones.
+    """Train on a `share` (0..1) of each item's turns, at least one: the important and diverse ones. Others before the
+    last of them are masked, those after it dropped. Reads the items' text.
 
-    Others are masked, and dropped after the last one picked. Reads the items' text.
     Weasel (Pesaran zadeh et al. 2026, arXiv 2605.20291): from the best pair on, add the turn with the largest gain
     of importance + `diversity` * sum of distances to those chosen. Importance is the similarity of goal and state; the
     distance of two turns is that of their states or of their actions, whichever is larger. Simplified: similarity is
