@@ -138,6 +138,8 @@ def test_contrasts_are_where_a_failure_did_something_else_in_the_same_place() ->
     assert [(p.row, p.turn, p.reward) for p in points] == [(0, 1, "action_match")], "the first call was the same"
     assert api.rl_contrasts(items, context(), count=0) == ()
     assert api.rl_contrasts(items.keep(lambda i: i.row > 1, "x"), context(), count=9) == ()
+    across = api.rl_contrasts(items, context(), count=9, by="family")
+    assert [(p.row, p.turn) for p in across] == [(0, 1), (2, 1), (3, 1)], "other tasks in the same place"
 
 
 @given(made=ROWS, count=st.integers(0, 9))

@@ -55,19 +55,16 @@ def _imitable(flags: int) -> bool:
     return bool(flags & TurnFlag.CALL) and not flags & (TurnFlag.ERROR | TurnFlag.BAD_SCHEMA)
 
 
-def rl_contrasts(items: Items, ctx: Context, *, count: int) -> tuple[RlTask, ...]:
+def rl_contrasts(items: Items, ctx: Context, *, count: int, by: str = "task_id") -> tuple[RlTask, ...]:
     """`count` tasks where success hangs on what is done: GRPO needs rewards that differ within a group.
 
-    Tasks with an environment whose trajectories had mixed outcomes. For logs without one, decision points: turns of a
-    success where a failure of the same task, after the same calls, made another one; the reward is the success's call.
+    Tasks with an environment of groups (of feature `by`) with mixed outcomes; `family` where each task was tried once.
+    For logs without an environment, decision points: turns of a success where a failure of the same group, after the
+    same calls, made another one; the reward is the success's call.
     """
     success = items.corpus.column("success")
-    mixed = {
-        task: group
-        for task, group in items.groups("task_id").items()
-        if {success[i.row] for i in group} >= {True, False}
-    }
-    inside = items.keep(lambda i: items.corpus.column("task_id")[i.row] in mixed, "rl_contrasts")
+    mixed = {key: group for key, group in items.groups(by).items() if {success[i.row] for i in group} >= {True, False}}
+    inside = items.keep(lambda i: items.corpus.column(by)[i.row] in mixed, "rl_contrasts")
     if tasks := rl_environment(inside, ctx, count=count):
         return tuple(replace(task, lineage=("rl_contrasts",)) for task in tasks)
     points: dict[tuple[int, int], RlTask] = {}
