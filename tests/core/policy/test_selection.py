@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curateevo.policy import api
-from curateevo.policy.operators.items import Context, Items, TurnFlag
+from curateevo.policy.operators.items import Context, Corpus, Items, TurnFlag
 from curateevo.trajectories.features import call_hash, features_of
 from curateevo.trajectories.model import Call, Trajectory, Turn
 from tests.core.policy.test_notes import BAD, GOOD, MENDED, RETRIED, Step, corpus_of, run
@@ -216,3 +216,22 @@ def test_named_benchmarks_are_left_out() -> None:
     assert (
         api.decontaminate(items, {"other": "something else"}).items == items.keep(lambda i: True, "decontaminate").items
     )
+
+
+SKETCHES = st.lists(st.lists(st.integers(0, 2), min_size=5, max_size=5), min_size=1, max_size=12)
+
+
+@given(sketches=SKETCHES, threshold=st.sampled_from([0.2, 0.6, 0.8, 1.0]))
+@settings(max_examples=60, deadline=None)
+def test_near_duplicates_are_those_of_the_pairwise_definition(sketches: list[list[int]], threshold: float) -> None:
+    columns: dict[str, list[Any]] = {
+        "id": sketches,
+        "turns": [1] * len(sketches),
+        "minhash": sketches,
+        "signature": [""] * len(sketches),
+    }
+    kept: list[int] = []
+    for row, sketch in enumerate(sketches):
+        if not any(api.similarity(sketch, sketches[other]) >= threshold for other in kept):
+            kept.append(row)
+    assert rows(api.drop_near_duplicates(Corpus(columns, lambda wanted: {}).items(), threshold=threshold)) == kept

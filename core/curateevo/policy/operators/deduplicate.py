@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
+from curateevo.policy.operators.decide import take
 from curateevo.policy.operators.items import Item, Items
 
 
@@ -44,17 +47,21 @@ def drop_near_duplicates(items: Items, *, threshold: float = 0.85) -> Items:
     within the same kept call signature only.
     """
     sketches, signatures = items.corpus.column("minhash"), items.corpus.column("signature")
-    kept: dict[tuple[str, int], list[list[int]]] = {}
+    buckets: dict[tuple[str, int], list[int]] = {}
+    for position, item in enumerate(items):
+        buckets.setdefault((signatures[item.row], len(item.turns)), []).append(position)
+    fresh: set[int] = set()
+    for positions in buckets.values():
+        found = np.array([sketches[items.items[k].row] for k in positions])
+        kept = np.empty_like(found)
+        count = 0
+        for position, sketch in zip(positions, found, strict=True):
+            if not ((kept[:count] == sketch).mean(axis=1) >= threshold).any():
+                kept[count] = sketch
+                count += 1
+                fresh.add(position)
 
-    def fresh(item: Item) -> bool:
-        bucket = kept.setdefault((signatures[item.row], len(item.turns)), [])
-        sketch = sketches[item.row]
-        if any(similarity(sketch, other) >= threshold for other in bucket):
-            return False
-        bucket.append(sketch)
-        return True
-
-    return items.keep(fresh, "drop_near_duplicates")
+    return take(items, fresh, "drop_near_duplicates")
 
 
 def similarity(left: list[int], right: list[int]) -> float:
