@@ -620,11 +620,23 @@ forged("a reward of its own", repr(GOOD.replace('"rl": []', '"rl": [[0, 0, "alwa
 forged(
     "a task without an environment", repr(GOOD.replace('"rl": []', '"rl": [[11, 0, "environment", true, 0]]')), JUDGED
 )
-forged("a note past its text", repr(GOOD.replace('"memory": []', '"memory": [[0, 0, 0, 5000, 5100, "f", 0, "fact", null]]')), JUDGED)
-forged("a note of everything", repr(GOOD.replace('"memory": []', '"memory": [[0, 0, 0, 0, 100000, "f", 0, "fact", null]]')), JUDGED)
+forged(
+    "a note past its text",
+    repr(GOOD.replace('"memory": []', '"memory": [[0, 0, 0, 5000, 5100, "f", 0, "fact", null]]')),
+    JUDGED,
+)
+forged(
+    "a note of everything",
+    repr(GOOD.replace('"memory": []', '"memory": [[0, 0, 0, 0, 100000, "f", 0, "fact", null]]')),
+    JUDGED,
+)
 forged(
     "too many notes",
-    "'" + GOOD.replace('"memory": []', "\"memory\": [' + ', '.join(['[0, 0, 0, 0, 5, \"f\", 0]'] * 5001) + ']") + "'",
+    "'"
+    + GOOD.replace(
+        '"memory": []', "\"memory\": [' + ', '.join(['[0, 0, 0, 0, 5, \"f\", 0, \"fact\", null]'] * 5001) + ']"
+    )
+    + "'",
     JUDGED,
 )
 forged(
