@@ -315,7 +315,10 @@ FORGED: dict[str, tuple[Plant, str]] = {
         content(text({**FINE, "sft": [[0, [0], 1000, 0, [], None]] * 5000})),
         "turn-budget",
     ),
-    "more notes than allowed": (content(text({**FINE, "memory": [[0, 0, 0, 0, 5, "s", 0, "fact", None]] * 5001})), "memory-count"),
+    "more notes than allowed": (
+        content(text({**FINE, "memory": [[0, 0, 0, 0, 5, "s", 0, "fact", None]] * 5001})),
+        "memory-count",
+    ),
     "a reward that does not exist": (content(text({**FINE, "rl": [[0, 0, "gift", True, 0]]})), "resources"),
     "a note outside of its result": (
         content(text({**FINE, "memory": [[0, 0, 9, 0, 5, "s", 0, "fact", None]]})),
