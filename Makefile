@@ -10,7 +10,7 @@ ENGINE ?= docker
 TAG ?= dev
 CLUSTER ?= $(HOME)/.cache/curateevo/cluster
 
-.PHONY: help setup demo check test images cluster cluster-down crds chart operators lock clean
+.PHONY: help setup demo lint check test images cluster cluster-down crds chart operators lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -27,11 +27,13 @@ $(VENV)/.done: requirements.txt requirements.uv.txt pyproject.toml
 demo: setup  ## one evolution on the built-in world, from nothing to a report
 	$(BIN)/curateevo run examples/toolworld.yaml --dir runs/demo
 
-check: setup  ## format, lint, types, import contracts, unit and state tests
+lint: setup  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy core jobs operator
 	$(BIN)/lint-imports
+
+check: lint  ## lint, unit and state tests
 	$(BIN)/pytest -q -m "not train and not vllm and not s3 and not slow and not cluster and not node" tests
 
 test: setup  ## everything: also real training, a real vLLM, a real S3 server, a real cluster (built first; root)
