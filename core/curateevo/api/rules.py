@@ -99,6 +99,23 @@ RULES: tuple[Rule, ...] = (
         lambda s: not s.proposer.name_clusters or s.proposer.type in (ProposerType.LLM, ProposerType.AGENT),
     ),
     Rule(
+        "spec.proposer.agent",
+        "must be set for proposer.type agent, e.g. {command: [my-agent, --task-file, TASK.md]}",
+        "self.proposer.type != 'agent' || has(self.proposer.agent)",
+        lambda s: s.proposer.type is not ProposerType.AGENT or s.proposer.agent is not None,
+    ),
+    Rule(
+        "spec.deadlines.proposeSeconds",
+        "must be above proposer.agent.timeoutSeconds, e.g. by 600: the stage reads its inputs and writes its artifact",
+        "self.proposer.type != 'agent' || !has(self.proposer.agent) || "
+        "self.deadlines.proposeSeconds > self.proposer.agent.timeoutSeconds",
+        lambda s: (
+            s.proposer.type is not ProposerType.AGENT
+            or s.proposer.agent is None
+            or s.deadlines.propose_seconds > s.proposer.agent.timeout_seconds
+        ),
+    ),
+    Rule(
         "spec.proposer.replay",
         "must be set for proposer.type replay: a directory with 001.py, 002.py, ...",
         "self.proposer.type != 'replay' || has(self.proposer.replay)",

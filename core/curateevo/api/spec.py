@@ -188,6 +188,13 @@ class PolicySource(Model):
     """The policy of version 0: exactly one of its fields is set."""
 
 
+class TokenPrice(Model):
+    input: Annotated[float, Field(ge=0.0, le=1e6, allow_inf_nan=False)]
+    """US dollars for a million tokens of prompts."""
+    output: Annotated[float, Field(ge=0.0, le=1e6, allow_inf_nan=False)]
+    """US dollars for a million tokens of answers, thoughts among them."""
+
+
 class LlmEndpoint(Model):
     base_url: Annotated[Uri, Field(alias="baseURL")]
     """Address of an OpenAI-compatible server, with its /v1."""
@@ -195,13 +202,27 @@ class LlmEndpoint(Model):
     """The model's name on that server."""
     api_key_secret_ref: SecretKeyRef | None = None
     """Secret with the API key."""
+    price: TokenPrice | None = None
+    """What tokens cost; null: nothing, as on a server of one's own."""
+
+
+Argument = Annotated[str, StringConstraints(max_length=16_384)]
+
+
+class AgentProgram(Model):
+    command: Annotated[tuple[Argument, ...], Field(min_length=1, max_length=64)]
+    """Program and arguments of a coding agent; runs in a folder with TASK.md and policy.py, which it is to improve."""
+    env: Annotated[dict[str, Argument], Field(max_length=64)] = Field(default_factory=dict)
+    """Variables for it, beside PATH, HOME and those that lead it to the model."""
+    timeout_seconds: Seconds = 1800
+    """How long it may run; what policy.py holds then is taken."""
 
 
 class ProposerBudget(Model):
     tokens: Annotated[int, Field(ge=0, le=1_000_000_000_000)] = 2_000_000
     """Tokens, in and out."""
     usd: Annotated[float, Field(ge=0.0, le=1e9, allow_inf_nan=False)] = 20.0
-    """US dollars, where the server says what a call costs."""
+    """US dollars, at the price in `llm.price`."""
     calls: Annotated[int, Field(ge=0, le=1_000_000)] = 60
     """Calls of the LLM."""
 
@@ -210,7 +231,9 @@ class Proposer(Model):
     type: ProposerType = ProposerType.RULES
     """llm and agent ask a model, rules tries a list of edits, replay reads recorded policies, manual waits for you."""
     llm: LlmEndpoint | None = None
-    """The model that rewrites the policy."""
+    """The model that rewrites the policy, or that the agent asks."""
+    agent: AgentProgram | None = None
+    """For `agent`: the coding agent."""
     replay: Uri | None = None
     """For `replay`: a directory with recorded policies 001.py, 002.py, ..."""
     name_clusters: bool = False
