@@ -11,11 +11,12 @@ from curateevo.api import spec
 from curateevo.api.errors import ContractBroken, SpecInvalid
 from curateevo.api.spec import ProposerType
 from curateevo.api.stage import Outcome, ProposeParams, ProposeSummary
+from curateevo.evolution.requests import TRIED
 from curateevo.evolver.diagnosis import Diagnosis, diagnose, parse_jsonl
-from curateevo.evolver.llm import KEY_VARIABLE, LlmProposer, ProposalRefused
+from curateevo.evolver.llm import KEY_VARIABLE, LlmProposer
 from curateevo.evolver.naming import Named, name_clusters
 from curateevo.evolver.patch import unified_diff
-from curateevo.evolver.proposal import Proposal, ProposalInput, Proposer
+from curateevo.evolver.proposal import Proposal, ProposalInput, ProposalRefused, Proposer, TriedPolicy
 from curateevo.evolver.replay import ReplayProposer
 from curateevo.evolver.rules import RulesProposer
 from curateevo.policy.source import check_static, policy_digest
@@ -43,7 +44,9 @@ def propose(run: StageRun, params: ProposeParams) -> StageResult:
         _write_conversation(run.output / NAMING, named.transcript)
         params = params.model_copy(update={"proposer": left_after(params.proposer, named)})
     proposer = open_proposer(params, run.inputs, run.checkpoints)
-    given = ProposalInput(params.number, params.focus, source, profile, diagnosis, params.history)
+    given = ProposalInput(
+        params.number, params.focus, source, profile, diagnosis, params.history, read_tried(run.inputs)
+    )
     repeatable = params.proposer.type is not ProposerType.LLM
     try:
         proposal = proposer.propose(given)
@@ -55,6 +58,7 @@ def propose(run: StageRun, params: ProposeParams) -> StageResult:
             refused.reason,
             refused.message,
             tokens=refused.tokens + named.tokens,
+            usd=refused.usd,
             calls=refused.calls + named.calls,
             cache=repeatable,
         )
@@ -172,6 +176,12 @@ def left_after(proposer: spec.Proposer, named: Named) -> spec.Proposer:
     budget = proposer.budget
     left = {"tokens": max(0, budget.tokens - named.tokens), "calls": max(0, budget.calls - named.calls)}
     return proposer.model_copy(update={"budget": budget.model_copy(update=left)})
+
+
+def read_tried(inputs: Path) -> tuple[TriedPolicy, ...]:
+    """The policies of earlier versions, oldest first."""
+    paths = sorted((inputs / TRIED).glob("*.py"))
+    return tuple(TriedPolicy(int(path.stem), path.read_text(encoding="utf-8")) for path in paths)
 
 
 def _context(diagnosis: Diagnosis, profile: JsonObject) -> JsonObject:

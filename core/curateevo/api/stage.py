@@ -151,6 +151,10 @@ class Outcome(StrEnum):
     """propose: there is nothing more to try."""
 
 
+PROPOSAL_REFUSED = "ProposalRefused"
+"""propose: the reason of an Exhausted round in which a model or an agent made nothing acceptable."""
+
+
 class FileEntry(Model):
     path: str
     key: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from curateevo.api.evolution import Spent
-from curateevo.api.spec import EvolutionSpec
+from curateevo.api.spec import EvolutionSpec, ProposerBudget
 from curateevo.api.stage import Usage
 
 SECONDS_PER_HOUR = 3600.0
@@ -24,6 +24,15 @@ def spent_budget(spec: EvolutionSpec, spent: Spent, started_at: float, now: floa
         if used > 0 and used >= allowed:
             return f"proposer.budget.{name} {allowed:g} is used up"
     return None
+
+
+def budget_left(budget: ProposerBudget, spent: Spent) -> ProposerBudget:
+    """What the next round's proposer may spend."""
+    return ProposerBudget(
+        tokens=max(0, budget.tokens - spent.tokens),
+        usd=max(0.0, budget.usd - spent.usd),
+        calls=max(0, budget.calls - spent.calls),
+    )
 
 
 def add_usage(spent: Spent, usage: Usage) -> Spent:

@@ -21,8 +21,10 @@ from curateevo.api.evolution import (
 )
 from curateevo.api.spec import EvolutionSpec, Focus, ProposerType
 from curateevo.api.stage import (
+    PROPOSAL_REFUSED,
     ChampionPointer,
     DecisionRecord,
+    FileRef,
     HistoryEntry,
     Manifest,
     Outcome,
@@ -60,6 +62,7 @@ from curateevo.evolution.verdict import focus_of, judge
 MANIFEST = "manifest.json"
 TERMINAL = frozenset({EvolutionPhase.COMPLETE, EvolutionPhase.FAILED})
 HISTORY_LIMIT = 50
+MAX_MESSAGE_CHARS = 2048
 Plan = Decision[EvolutionStatus]
 
 
@@ -87,7 +90,7 @@ def _plan(who: Identity, spec: EvolutionSpec, status: EvolutionStatus, seen: Evo
         suspended = _at(status, EvolutionPhase.SUSPENDED, Reason.SUSPENDED, "spec.suspend is true")
         return Decision(suspended.model_copy(update={"stages": rested(status.stages)}), stops)
     if spec.stop == "Now":
-        return _end(status, now, Reason.STOPPED, "spec.stop is Now", stops)
+        return _end(status, seen, now, Reason.STOPPED, "spec.stop is Now", stops)
     if status.started_at is None:
         status = status.model_copy(update={"started_at": now, "spec_digest": digest_of(spec.to_wire())})
     status = _follow_champion(status, seen)
@@ -170,11 +173,13 @@ def _propose(
         text = f"waiting for `curateevo policy submit` for version {number}"
         return Decision(_at(status, EvolutionPhase.PROPOSING, Reason.AWAITING_POLICY, text))
     focus = focus_of(spec, number)
-    history = _history(spec, seen, number)
+    history, tried = _history(spec, seen, number), _tried(seen, number)
     policy, evaluation = champion.policy, champion.evaluate
 
     def request(attempt: int) -> StageRequest:
-        return propose_request(who, spec, number, attempt, focus, ingest, policy, evaluation, history, submission)
+        return propose_request(
+            who, spec, number, attempt, focus, ingest, policy, evaluation, history, tried, status.spent, submission
+        )
 
     context = stage_context(who, spec, Stage.PROPOSE, number, request)
     step = plan_stage(status.stages.get(Stage.PROPOSE.value, StageStatus()), proposed, context, now)
@@ -197,9 +202,12 @@ def _take_proposal(
 ) -> Plan:
     summary = manifest.summary
     if manifest.outcome is Outcome.EXHAUSTED or not isinstance(summary, ProposeSummary):
-        if _other_focus_may_help(spec, number, seen):
-            return _skip_round(status, seen, number, focus)
-        return _seal(who, spec, status, seen, ingest, now, Reason.NO_PROPOSAL, "the proposer has nothing more to try")
+        text = manifest.message or "nothing more to try"
+        if manifest.reason == Reason.BUDGET_SPENT.value:
+            return _seal(who, spec, status, seen, ingest, now, Reason.BUDGET_SPENT, text)
+        if _another_round_may_help(spec, number, seen, manifest):
+            return _skip_round(status, seen, number, f"no proposal for {focus}: {text}")
+        return _seal(who, spec, status, seen, ingest, now, Reason.NO_PROPOSAL, text)
     parent = status.champion.number if status.champion else None
     key = manifest.file("policy.py").key
     version = _version_spec(who, spec, number, parent, focus, summary.policy_digest, key, ingest, status)
@@ -208,19 +216,22 @@ def _take_proposal(
     return Decision(running, (CreateVersion(version_name(who.name, number), version),), (notice,))
 
 
-def _other_focus_may_help(spec: EvolutionSpec, number: int, seen: EvolutionSeen) -> bool:
-    """With several foci, being at the end of one is no end: unless the round before was skipped as well."""
+def _another_round_may_help(spec: EvolutionSpec, number: int, seen: EvolutionSeen, manifest: Manifest) -> bool:
+    """Being at the end of one of several foci is no end, nor is a model without an acceptable answer: unless the round
+    before was skipped as well."""
     before = seen.decisions.get(number - 1)
-    return len(set(spec.rounds.focus)) > 1 and not (before is not None and before.reason == Reason.NO_PROPOSAL.value)
+    if before is not None and before.reason == Reason.NO_PROPOSAL.value:
+        return False
+    return len(set(spec.rounds.focus)) > 1 or manifest.reason == PROPOSAL_REFUSED
 
 
-def _skip_round(status: EvolutionStatus, seen: EvolutionSeen, number: int, focus: Focus) -> Plan:
+def _skip_round(status: EvolutionStatus, seen: EvolutionSeen, number: int, message: str) -> Plan:
     champion = seen.champion.pointer if seen.champion else None
     record = DecisionRecord(
         number=number,
         verdict=Verdict.REVERTED,
         reason=Reason.NO_PROPOSAL.value,
-        message=f"nothing more to try for {focus}",
+        message=message[:MAX_MESSAGE_CHARS],
         policy_digest=champion.policy_digest if champion else "",
         policy_key=champion.policy_key if champion else "",
         parent=champion.number if champion else None,
@@ -327,14 +338,15 @@ def _seal(
     status = _at(status, EvolutionPhase.SEALING, reason, message)
     ready = _champions(status, seen)
     if spec.evaluation.splits.test == 0 or not ready:
-        return _end(status, now, reason, message, ())
+        return _end(status, seen, now, reason, message, ())
     step = _step(who, spec, status, Stage.SEAL, seen, now, lambda a: seal_request(who, spec, a, ingest, ready))
     status = status.model_copy(update={"stages": {**status.stages, Stage.SEAL.value: step.status}})
     if step.failed:
-        return _end(status, now, reason, f"{message}; the sealed test failed: {step.status.message}", step.actions)
+        text = f"{message}; the sealed test failed: {step.status.message}"
+        return _end(status, seen, now, reason, text, step.actions)
     if step.manifest is None:
         return Decision(status, step.actions, step.notices, step.wake_in)
-    return _end(status, now, reason, message, step.actions)
+    return _end(status, seen, now, reason, message, step.actions)
 
 
 def _champions(status: EvolutionStatus, seen: EvolutionSeen) -> dict[str, tuple[Manifest, Manifest]]:
@@ -348,8 +360,18 @@ def _champions(status: EvolutionStatus, seen: EvolutionSeen) -> dict[str, tuple[
     return out
 
 
-def _end(status: EvolutionStatus, now: float, reason: Reason, message: str, actions: tuple[Action, ...]) -> Plan:
-    ended = _at(status, EvolutionPhase.COMPLETE, reason, message).model_copy(update={"completed_at": now})
+def _end(
+    status: EvolutionStatus,
+    seen: EvolutionSeen,
+    now: float,
+    reason: Reason,
+    message: str,
+    actions: tuple[Action, ...],
+) -> Plan:
+    """The end, once. A round that has no decision is counted here: a refused proposal has its cost, too."""
+    spent = _spent_with(status.spent, seen, status.decided + 1)
+    ended = _at(status, EvolutionPhase.COMPLETE, reason, message)
+    ended = ended.model_copy(update={"completed_at": now, "spent": spent})
     return Decision(ended, actions, (Notice("Complete", f"{reason}: {message}"),), wake_in=0.0)
 
 
@@ -412,7 +434,7 @@ def _with_stage(status: EvolutionStatus, name: str, step: StageDecision, phase: 
 
 
 def _at(status: EvolutionStatus, phase: EvolutionPhase, reason: Reason, message: str) -> EvolutionStatus:
-    return status.model_copy(update={"phase": phase, "reason": reason, "message": message[:2048]})
+    return status.model_copy(update={"phase": phase, "reason": reason, "message": message[:MAX_MESSAGE_CHARS]})
 
 
 def _version_spec(
@@ -456,6 +478,13 @@ def _history(spec: EvolutionSpec, seen: EvolutionSeen, number: int) -> tuple[His
             )
         )
     return tuple(out)
+
+
+def _tried(seen: EvolutionSeen, number: int) -> dict[int, FileRef]:
+    """The policies that were tested before version `number`; those that could not be measured are left out."""
+    tested = sorted(n for n, record in seen.decisions.items() if n < number and record.verdict is not Verdict.FAILED)
+    versions = ((n, seen.versions[n]) for n in tested[-HISTORY_LIMIT:] if n in seen.versions)
+    return {n: version.policy for n, version in versions if version.policy is not None}
 
 
 def _own_stages(seen: EvolutionSeen) -> Iterator[tuple[Stage, int | None, StageSeen]]:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from curateevo.api.evolution import Stage, VersionSpec
-from curateevo.api.spec import EvolutionSpec, Focus
+from curateevo.api.evolution import Spent, Stage, VersionSpec
+from curateevo.api.spec import EvolutionSpec, Focus, ProposerType
 from curateevo.api.stage import (
     CurateParams,
     EvaluateParams,
@@ -23,10 +23,13 @@ from curateevo.api.stage import (
     SubjectKind,
     TrainParams,
 )
+from curateevo.evolution.budget import budget_left
 from curateevo.evolution.names import attempt_prefix, checkpoint_prefix
 
 POLICY, CONTEXT, SUBMISSION = "policy.py", "context.json", "submission.py"
-CORPUS_FILES = ("trajectories.parquet", "features.parquet", "tasks.parquet", "dev_prompts.json")
+AGENT_CORPUS_FILES = ("trajectories.parquet", "features.parquet", "tasks.parquet")
+CORPUS_FILES = (*AGENT_CORPUS_FILES, "dev_prompts.json")
+TRIED = "tried"
 SPLITS, HELD_OUT, PROFILE = "splits.json", "held_out.jsonl", "profile.json"
 SFT, RL, MEMORY = "sft.jsonl", "rl.jsonl", "memory.jsonl"
 DIAG_FILES = ("diag/trajectories.jsonl", "diag/results.jsonl")
@@ -95,13 +98,22 @@ def propose_request(
     champion_policy: FileRef,
     champion_evaluation: Manifest,
     history: tuple[HistoryEntry, ...],
+    tried: Mapping[int, FileRef],
+    spent: Spent,
     submission: FileRef | None,
 ) -> StageRequest:
+    """`tried`: policies that were tested, by version; who asks a model must not propose them again. An agent gets the
+    corpus as well, without what is known of dev tasks."""
     inputs = {POLICY: champion_policy, PROFILE: ingest.file(PROFILE).ref}
     inputs |= {path: champion_evaluation.file(path).ref for path in DIAG_FILES}
     if submission is not None:
         inputs[SUBMISSION] = submission
-    params = ProposeParams(number=number, focus=focus, proposer=spec.proposer, history=history)
+    if spec.proposer.type in (ProposerType.LLM, ProposerType.AGENT):
+        inputs |= {f"{TRIED}/{n:03d}.py": ref for n, ref in tried.items()}
+    if spec.proposer.type is ProposerType.AGENT:
+        inputs |= {path: ingest.file(path).ref for path in AGENT_CORPUS_FILES}
+    proposer = spec.proposer.model_copy(update={"budget": budget_left(spec.proposer.budget, spent)})
+    params = ProposeParams(number=number, focus=focus, proposer=proposer, history=history)
     return _request(who, spec, Stage.PROPOSE, number, attempt, inputs, params)
 
 

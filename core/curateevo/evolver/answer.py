@@ -12,9 +12,10 @@ from typing import Any
 
 from curateevo.api.errors import PolicyRejected
 from curateevo.api.spec import Focus
-from curateevo.evolver.patch import Edit, Patch, apply_patch
-from curateevo.evolver.prompt import FAMILY_STAGES, Family
-from curateevo.policy.source import STAGES, normalised, params_of, parse, policy_digest
+from curateevo.evolver.patch import Edit, Patch, apply_edits, check_edited
+from curateevo.evolver.prompt import FAMILY_STAGES, Family, demanded_families
+from curateevo.evolver.proposal import ProposalInput
+from curateevo.policy.source import STAGES, normalised, params_of, parse
 
 PARAMS = "PARAMS"
 NEAR_CONTEXT_LINES = 3
@@ -233,22 +234,30 @@ def _locate(source: str, search: str) -> Miss:
     return Miss(unit, "\n".join(lines[first:last]))
 
 
-def check_candidate(
-    source: str, answer: Answer, patch: Patch, focus: Focus, families: Collection[Family], tried: Collection[str]
-) -> str:
-    """The new source. Raises PolicyRejected for an edit that is not allowed, not one improvement, or nothing new.
-
-    `families` are those asked for; `tried` are digests of policies that were tested before.
-    """
-    if answer.family not in families:
-        raise PolicyRejected("family", f"family {answer.family} is not asked for", f"take {' or '.join(families)}")
-    out = apply_patch(source, patch)
-    if fingerprint(out) == fingerprint(source):
-        raise PolicyRejected("no-op", "only names, or what nothing uses, were changed", "change what a stage does")
-    if policy_digest(out) in tried:
-        raise PolicyRejected("duplicate", "this policy was tested before", "propose something else")
-    _check_one_improvement(source, out, answer.family, focus)
+def check_patch(given: ProposalInput, answer: Answer, patch: Patch) -> str:
+    """The new source that an answer makes. Raises PolicyRejected, as `check_candidate` does."""
+    out = apply_edits(given.source, patch.edits)
+    check_candidate(given, out, answer.family)
     return out
+
+
+def check_candidate(given: ProposalInput, source: str, family: Family) -> None:
+    """What every new policy must be, whoever wrote it. Nothing is run.
+
+    Raises PolicyRejected for an edit that is not allowed, not of a family asked for or not of the one that it claims,
+    not one improvement, or nothing new: layout, local names and what nothing reads make no difference.
+    """
+    families = demanded_families(given)
+    if family not in families:
+        raise PolicyRejected("family", f"family {family} is not asked for", f"take {' or '.join(families)}")
+    check_edited(given.source, source)
+    found = fingerprint(source)
+    if found == fingerprint(given.source):
+        raise PolicyRejected("no-op", "only names, or what nothing uses, were changed", "change what a stage does")
+    for tried in given.tried:
+        if found == _fingerprint_of_any(tried.source):
+            raise PolicyRejected("duplicate", f"it does what version {tried.number} did", "propose something else")
+    _check_one_improvement(given.source, source, family, given.focus)
 
 
 def _check_one_improvement(before: str, after: str, family: Family, focus: Focus) -> None:
@@ -316,6 +325,14 @@ def fingerprint(source: str) -> str:
     params = {k: v for k, v in params_of(source).items() if k in texts or _reads_all_params(tree)}
     bodies = [ast.unparse(_Renamed(functions[name]).visit(functions[name])) for name in sorted(reached)]
     return "\n".join([repr(sorted(params.items())), *bodies])
+
+
+def _fingerprint_of_any(source: str) -> str:
+    """Nothing for a policy that does not parse: a person's or a recorded one may have been tried all the same."""
+    try:
+        return fingerprint(source)
+    except PolicyRejected:
+        return ""
 
 
 def _reads_all_params(tree: ast.Module) -> bool:

@@ -6,21 +6,25 @@ budget is asked before every call, with what the call may cost at most. The API 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlparse
 
 from curateevo.api.base import digest_of
 from curateevo.api.errors import ContractBroken, Denied, PolicyRejected, SpecInvalid, Transient
 from curateevo.api.spec import LlmEndpoint, ProposerBudget
-from curateevo.evolver.answer import Miss, check_candidate, find_miss, make_patch, parse_answer
-from curateevo.evolver.prompt import demanded_families, repair_prompt, round_prompt, system_prompt
-from curateevo.evolver.proposal import Proposal, ProposalInput
+from curateevo.evolver.answer import Miss, check_patch, find_miss, make_patch, parse_answer
+from curateevo.evolver.prompt import repair_prompt, round_prompt, system_prompt
+from curateevo.evolver.proposal import Proposal, ProposalInput, ProposalRefused
+from curateevo.evolver.spending import Ledger, NoRoom
 from curateevo.trajectories.model import JsonObject
 
 KEY_VARIABLE = "CURATEEVO_LLM_API_KEY"
@@ -53,22 +57,12 @@ class Limits:
     """Tries of one call at a server that is busy, failing or silent."""
     first_wait_seconds: float = 1.0
     longest_wait_seconds: float = 60.0
+    longest_asked_seconds: float = 600.0
+    """A server that asks for a wait (Retry-After) gets it, up to this."""
 
     def waits(self) -> list[float]:
         """The wait before each try after the first."""
         return [min(self.first_wait_seconds * 2**n, self.longest_wait_seconds) for n in range(self.tries - 1)]
-
-
-class ProposalRefused(ContractBroken):
-    """No acceptable answer, or no budget for another: this round has no proposal. Carries what it cost and all said."""
-
-    def __init__(self, reason: str, message: str, transcript: tuple[JsonObject, ...], tokens: int, calls: int) -> None:
-        super().__init__(message)
-        self.reason = reason
-        """`ProposalRefused` or `BudgetSpent`."""
-        self.transcript = transcript
-        self.tokens = tokens
-        self.calls = calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,10 +178,13 @@ def _checked_key(key: str, *, needed: bool) -> str:
 
 
 def _retry_after(value: str) -> float:
-    try:
-        return max(0.0, float(value))
-    except ValueError:
-        return 0.0
+    """Seconds, from a number or from a date (RFC 9110, 10.2.3); 0 for anything else."""
+    with contextlib.suppress(ValueError):
+        seconds = float(value)
+        return max(0.0, seconds) if math.isfinite(seconds) else 0.0
+    with contextlib.suppress(ValueError, TypeError):
+        return max(0.0, (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds())
+    return 0.0
 
 
 def _tokens_of(text: str) -> int:
@@ -203,10 +200,9 @@ def estimate_tokens(messages: Iterable[JsonObject]) -> int:
 class Talk:
     """One round's conversation: what is sent, what is archived, what it has cost."""
 
-    messages: list[JsonObject]
-    transcript: list[JsonObject]
-    tokens: int = 0
-    calls: int = 0
+    spent: Ledger
+    messages: list[JsonObject] = field(default_factory=list)
+    transcript: list[JsonObject] = field(default_factory=list)
     misses: Counter[str] = field(default_factory=Counter)
     repairs: int = 0
 
@@ -218,12 +214,11 @@ class Talk:
     def charge(self, entry: JsonObject) -> None:
         """Archive a try and count its cost."""
         self.transcript.append(entry)
-        self.tokens += entry["prompt_tokens"] + entry["completion_tokens"]
-        self.calls += entry["calls"]
+        self.spent.charge(entry["prompt_tokens"], entry["completion_tokens"], entry["calls"])
 
     def refused(self, reason: str, message: str) -> ProposalRefused:
         self.transcript.append({"role": "check", "content": f"{reason}: {message}"})
-        return ProposalRefused(reason, message, tuple(self.transcript), self.tokens, self.calls)
+        return ProposalRefused(reason, message, self.spent, tuple(self.transcript))
 
 
 class LlmProposer:
@@ -236,7 +231,6 @@ class LlmProposer:
         budget: ProposerBudget,
         *,
         api_key: str = "",
-        tried: Collection[str] = (),
         limits: Limits | None = None,
         recorded: Iterable[JsonObject] = (),
         record: Callable[[JsonObject], None] = lambda entry: None,
@@ -244,8 +238,7 @@ class LlmProposer:
     ) -> None:
         self._limits = limits or Limits()
         self._endpoint = ChatEndpoint(endpoint, api_key, self._limits.call_seconds)
-        self._budget = budget
-        self._tried = frozenset(tried)
+        self._budget, self._price = budget, endpoint.price
         self._recorded: dict[str, list[JsonObject]] = {}
         for entry in recorded:
             self._recorded.setdefault(entry["asked"], []).append(entry)
@@ -255,7 +248,7 @@ class LlmProposer:
     def propose(self, given: ProposalInput) -> Proposal:
         """The next policy. Raises ProposalRefused, Transient, Denied, SpecInvalid or ContractBroken."""
         given = replace(given, source=given.source.rstrip("\n") + "\n")  # blocks are whole lines, the last one too
-        talk = Talk([], [])
+        talk = Talk(Ledger(self._budget, self._price))
         talk.say("system", system_prompt())
         talk.say("user", round_prompt(given))
         try:
@@ -266,7 +259,14 @@ class LlmProposer:
                 except PolicyRejected as error:
                     refusal = error
                 else:
-                    return replace(found, tokens=talk.tokens, calls=talk.calls, transcript=tuple(talk.transcript))
+                    spent = talk.spent
+                    return replace(
+                        found,
+                        tokens=spent.tokens,
+                        usd=spent.usd,
+                        calls=spent.calls,
+                        transcript=tuple(talk.transcript),
+                    )
                 self._send_back(given, reply, refusal, talk)
             raise talk.refused("ProposalRefused", f"no acceptable answer in {self._limits.answers}: {refusal.message}")
         finally:
@@ -285,7 +285,7 @@ class LlmProposer:
             raise PolicyRejected("answer", f"{error.message}; it was cut at its limit", "be much briefer") from error
         patch = make_patch(given.source, answer, self._asked_whole(talk))
         try:
-            source = check_candidate(given.source, answer, patch, given.focus, demanded_families(given), self._tried)
+            source = check_patch(given, answer, patch)
         except PolicyRejected as error:
             if error.rule == "search":
                 raise SearchMissed(error, find_miss(given.source, patch.edits)) from error
@@ -329,16 +329,15 @@ class LlmProposer:
                 raise Transient(
                     f"proposer.llm: {outcome.reason}, {self._limits.tries} times", "it is tried again later"
                 )
-            self._sleep(min(max(waits.pop(0), outcome.wait_seconds), self._limits.longest_wait_seconds))
+            self._sleep(max(waits.pop(0), min(outcome.wait_seconds, self._limits.longest_asked_seconds)))
 
     def _room(self, talk: Talk) -> int:
         """Tokens that the next answer may take. Raises ProposalRefused when the budget has no room for a call."""
-        left = self._budget.tokens - talk.tokens - estimate_tokens(talk.messages)
-        if talk.calls + 1 > self._budget.calls:
-            raise talk.refused("BudgetSpent", f"proposer.budget.calls {self._budget.calls} has no room for a call")
-        if left < self._limits.least_answer_tokens:
-            raise talk.refused("BudgetSpent", f"proposer.budget.tokens {self._budget.tokens} has no room for a call")
-        return min(left, self._limits.answer_tokens)
+        limits = self._limits
+        try:
+            return talk.spent.room(estimate_tokens(talk.messages), limits.answer_tokens, limits.least_answer_tokens)
+        except NoRoom as error:
+            raise talk.refused("BudgetSpent", str(error)) from error
 
 
 class SearchMissed(PolicyRejected):

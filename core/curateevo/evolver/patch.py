@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,14 +35,25 @@ class Patch:
 def apply_patch(source: str, patch: Patch) -> str:
     """The edited source. Raises PolicyRejected for a SEARCH that does not match exactly once, an edit outside stage
     functions and PARAMS, a no-op, or a result that breaks a static rule."""
-    out = source
-    for number, edit in enumerate(patch.edits, start=1):
-        out = _apply(out, edit, number)
-    check_static(out)
-    _only_evolvable(source, out)
-    if normalised(out) == normalised(source):
-        raise PolicyRejected("no-op", "the edits change nothing", "change what a stage does")
+    out = apply_edits(source, patch.edits)
+    check_edited(source, out)
     return out
+
+
+def apply_edits(source: str, edits: Iterable[Edit]) -> str:
+    """The edited source, not checked. Raises PolicyRejected for a SEARCH that does not match exactly once."""
+    for number, edit in enumerate(edits, start=1):
+        source = _apply(source, edit, number)
+    return source
+
+
+def check_edited(before: str, after: str) -> None:
+    """Raises PolicyRejected for an edit outside stage functions and PARAMS, a no-op, or a policy that breaks a static
+    rule."""
+    check_static(after)
+    _only_evolvable(before, after)
+    if normalised(after) == normalised(before):
+        raise PolicyRejected("no-op", "the edits change nothing", "change what a stage does")
 
 
 def _apply(source: str, edit: Edit, number: int) -> str:

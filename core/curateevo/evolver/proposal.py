@@ -5,11 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from curateevo.api.errors import ContractBroken
 from curateevo.api.spec import Focus
 from curateevo.api.stage import HistoryEntry
 from curateevo.evolver.diagnosis import Diagnosis
 from curateevo.evolver.patch import Patch
+from curateevo.evolver.spending import Ledger
 from curateevo.trajectories.model import JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class TriedPolicy:
+    """The code of an earlier candidate."""
+
+    number: int
+    source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +33,8 @@ class ProposalInput:
     profile: JsonObject
     diagnosis: Diagnosis
     history: tuple[HistoryEntry, ...]
+    tried: tuple[TriedPolicy, ...] = ()
+    """Earlier candidates that were tested: none is to be proposed again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +53,22 @@ class Proposal:
     """All that was said to reach it, where there was a conversation."""
 
 
+class ProposalRefused(ContractBroken):
+    """Nothing acceptable, or no budget for more. Carries what the round has cost and all that was said."""
+
+    def __init__(
+        self, reason: str, message: str, spent: Ledger, transcript: tuple[JsonObject, ...], source: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        """`ProposalRefused` or `BudgetSpent`."""
+        self.transcript = transcript
+        self.tokens, self.usd, self.calls = spent.tokens, spent.usd, spent.calls
+        self.source = source
+        """The policy that was refused, where there is one."""
+
+
 class Proposer(Protocol):
     def propose(self, given: ProposalInput) -> Proposal | None:
-        """The next policy, or None when there is nothing more to try."""
+        """The next policy, or None when there is nothing more to try. Raises ProposalRefused."""
         ...

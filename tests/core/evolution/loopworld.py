@@ -59,6 +59,8 @@ from curateevo.evolution.plan_evolution import TERMINAL, plan_evolution
 from curateevo.evolution.plan_version import STAGES, plan_version
 from curateevo.evolution.requests import Identity
 
+PROPOSING = {"tokens": 1000, "usd": 0.25, "calls": 2}
+"""What a proposal costs."""
 WHO = Identity("evo", "uid-1")
 TASKS = tuple(f"task-{n:03d}" for n in range(120))
 YAML = """
@@ -106,6 +108,8 @@ class Script:
     ends: dict[tuple[Stage, int | None, int], int | Outcome | str] = field(default_factory=dict)
     p: dict[int, float] = field(default_factory=lambda: {0: 0.2, 1: 0.5, 2: 0.48, 3: 0.2, 4: 0.57})
     turns: dict[int, int] = field(default_factory=lambda: {0: 900, 1: 900, 2: 300, 3: 900, 4: 100})
+    refusals: dict[int, str] = field(default_factory=dict)
+    """By version, the reason of a proposal that is Exhausted."""
 
 
 @dataclass
@@ -414,12 +418,12 @@ def make_manifest(request: StageRequest, outcome: Outcome, script: Script) -> Ma
         stage=request.stage,
         input_digest=request.input_digest,
         outcome=outcome,
-        reason="sft-not-empty" if outcome is Outcome.REJECTED else "",
-        message="refused" if outcome is Outcome.REJECTED else "",
+        reason="sft-not-empty" if outcome is Outcome.REJECTED else script.refusals.get(number, ""),
+        message="refused" if outcome is Outcome.REJECTED or number in script.refusals else "",
         files=files,
         digest=content_digest(outcome, files),
         summary=summary,
-        usage=Usage(gpu_seconds=10.0),
+        usage=Usage(gpu_seconds=10.0, **(PROPOSING if request.stage is Stage.PROPOSE else {})),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -15,8 +16,8 @@ from curateevo.api.evolution import (
     Verdict,
     VersionPhase,
 )
-from curateevo.api.spec import Budget, ProposerType, Retries
-from curateevo.api.stage import FileRef, Outcome
+from curateevo.api.spec import AgentProgram, Budget, Focus, LlmEndpoint, ProposerType, Retries
+from curateevo.api.stage import FileRef, Outcome, ProposeParams
 from curateevo.evolution.decision import AttemptSeen, JobState, StageSeen, StartJob, StopJob
 from curateevo.evolution.plan_stage import StageContext, StageDecision, plan_stage
 from curateevo.evolution.requests import ingest_request
@@ -254,6 +255,59 @@ def test_a_proposer_at_its_end_skips_its_focus_once_and_then_ends_the_run() -> N
     world.settle()
     world.check_end()
     assert world.status.reason is Reason.NO_PROPOSAL and world.status.counts.committed == 2
+
+
+def test_what_the_last_round_cost_is_counted_though_it_has_no_decision() -> None:
+    ends = {"propose_v2_a1": Outcome.EXHAUSTED, "propose_v3_a1": Outcome.EXHAUSTED}
+    world = World(spec(), with_script(**ends))
+    world.settle()
+    assert set(world.decisions) == {0, 1, 2}
+    assert (world.status.spent.tokens, world.status.spent.calls, world.status.spent.usd) == (3000, 6, 0.75)
+    gpu = world.status.spent.gpu_seconds
+    world.settle()
+    assert (world.status.spent.tokens, world.status.spent.gpu_seconds) == (3000, gpu)
+
+
+def test_a_proposer_without_room_in_its_budget_ends_the_run_normally() -> None:
+    script = replace(with_script(propose_v2_a1=Outcome.EXHAUSTED), refusals={2: "BudgetSpent"})
+    world = World(spec(), script)
+    world.settle()
+    world.check_end()
+    assert (world.status.phase, world.status.reason) == (EvolutionPhase.COMPLETE, Reason.BUDGET_SPENT)
+    assert world.status.spent.tokens == 2000 and 2 not in world.decisions
+
+
+def test_a_refused_proposal_is_one_lost_round_even_where_there_is_one_focus() -> None:
+    rounds = spec().rounds.model_copy(update={"focus": (Focus.COMBINED,)})
+    refusals = {1: "ProposalRefused", 3: "ProposalRefused", 4: "ProposalRefused"}
+    ends = {f"propose_v{n}_a1": Outcome.EXHAUSTED for n in refusals}
+    world = World(spec(rounds=rounds), replace(with_script(**ends), refusals=refusals))
+    world.settle()
+    world.check_end()
+    assert world.decisions[1].message == "no proposal for Combined: refused"
+    assert world.decisions[3].reason == Reason.NO_PROPOSAL.value and 4 not in world.decisions
+    assert (world.status.reason, world.status.message) == (Reason.NO_PROPOSAL, "refused")
+    assert world.status.spent.tokens == 4000
+
+
+def test_a_proposer_is_told_what_is_left_and_who_asks_a_model_what_was_tried() -> None:
+    base = spec()
+    llm = LlmEndpoint(base_url="http://llm/v1", model="m")
+    agent = AgentProgram(command=("mini",))
+    for kind, corpus in ((ProposerType.RULES, False), (ProposerType.LLM, False), (ProposerType.AGENT, True)):
+        proposer = base.proposer.model_copy(update={"type": kind, "llm": llm, "agent": agent})
+        world = World(spec(proposer=proposer), with_script(evaluate_v2_a1=1, evaluate_v2_a2=1))
+        world.settle()
+        world.check_end()
+        assert world.decisions[2].verdict is Verdict.FAILED
+        request = world.jobs["evo-v4-propose-a1"].request
+        assert isinstance(request.params, ProposeParams)
+        left = request.params.proposer.budget
+        assert (left.tokens, left.calls, left.usd) == (2_000_000 - 3000, 54, 19.25)
+        tried = {path for path in request.inputs if path.startswith("tried/")}
+        assert tried == (set() if kind is ProposerType.RULES else {"tried/000.py", "tried/001.py", "tried/003.py"})
+        assert ("trajectories.parquet" in request.inputs) is corpus
+        assert not {"dev_prompts.json", "splits.json"} & set(request.inputs)
 
 
 @pytest.mark.parametrize("steps", range(0, 40, 3))

@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from typing import Any
 
 import pytest
 
 from curateevo.api.errors import ContractBroken, Denied, SpecInvalid, Transient
 from curateevo.api.evolution import Verdict
-from curateevo.api.spec import Focus, LlmEndpoint, ProposerBudget, SecretKeyRef
+from curateevo.api.spec import Focus, LlmEndpoint, ProposerBudget, SecretKeyRef, TokenPrice
 from curateevo.api.stage import HistoryEntry
 from curateevo.evolver.diagnosis import Cluster, Diagnosis, Evidence, Mode
-from curateevo.evolver.llm import Limits, LlmProposer, ProposalRefused
-from curateevo.evolver.proposal import Proposal, ProposalInput
+from curateevo.evolver.llm import Limits, LlmProposer, estimate_tokens
+from curateevo.evolver.proposal import Proposal, ProposalInput, ProposalRefused, TriedPolicy
 from curateevo.policy.builtin import source_of
-from curateevo.policy.source import params_of, policy_digest
+from curateevo.policy.source import params_of
 from tests.core.evolver.llmserver import (
     COMPLETION_TOKENS,
     PROMPT_TOKENS,
@@ -65,7 +68,7 @@ GOOD = answer((SEARCH, REPLACE))
 def proposer(server: ChatServer, **options: Any) -> LlmProposer:
     limits = replace(Limits(first_wait_seconds=0.0, longest_wait_seconds=0.0), **options.pop("limits", {}))
     budget = options.pop("budget", ProposerBudget())
-    endpoint = LlmEndpoint(base_url=options.pop("url", server.url), model="m")
+    endpoint = LlmEndpoint(base_url=options.pop("url", server.url), model="m", price=options.pop("price", None))
     return LlmProposer(endpoint, budget, api_key=KEY, limits=limits, **options)
 
 
@@ -255,10 +258,22 @@ class TestEdits:
         _, server = ask(says(answer(*edits)), says(GOOD))
         assert "3 stage functions and 0 PARAMS change" in last_said(server)
 
-    def test_a_policy_that_was_tested_before_is_refused(self) -> None:
-        tried = policy_digest(STARTER.replace(SEARCH, REPLACE))
-        error, _ = refused(says(GOOD), tried=[tried])
-        assert "tested before" in error.message
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda source: source,
+            lambda source: source.replace("def select(corpus, ctx):", "def select(corpus, ctx):\n    # again"),
+            lambda source: source.replace("    items = corpus.items()\n", "    rows = corpus.items()\n").replace(
+                "    return api.keep_valid(items)", "    return api.keep_valid(rows)"
+            ),
+        ],
+        ids=["the same", "with a comment", "with other names"],
+    )
+    def test_what_was_tested_before_is_refused_in_any_dress(self, change: Callable[[str], str]) -> None:
+        source = STARTER.replace(SEARCH, REPLACE)
+        tried = (TriedPolicy(2, "no Python at all ("), TriedPolicy(4, change(source)))
+        error, _ = refused(says(GOOD), to=replace(given(), tried=tried))
+        assert "it does what version 4 did" in error.message
 
     def test_a_family_that_lost_twice_in_a_row_is_not_taken_again(self) -> None:
         history = [lost(1, "filter/a"), lost(2, "filter/b", Verdict.REJECTED)]
@@ -272,13 +287,28 @@ class TestEdits:
 
 
 class TestServer:
-    def test_a_busy_server_is_asked_again_and_its_wait_is_kept_within_bounds(self) -> None:
+    def test_a_busy_server_is_asked_again_after_the_wait_that_it_asks_for_within_bounds(self) -> None:
         waits: list[float] = []
-        limits = {"first_wait_seconds": 1.0, "longest_wait_seconds": 8.0}
-        proposal, server = ask(fails(429, retry_after="500"), fails(503), says(GOOD), limits=limits, sleep=waits.append)
-        assert waits == [8.0, 2.0]
-        assert (proposal.calls, len(server.requests)) == (1, 3)
-        assert [e["content"] for e in proposal.transcript if e["role"] == "endpoint"] == ["HTTP 429", "HTTP 503"]
+        limits = {"first_wait_seconds": 1.0, "longest_wait_seconds": 8.0, "longest_asked_seconds": 100.0}
+        busy = [fails(429, retry_after="70"), fails(503), fails(429, retry_after="500")]
+        proposal, server = ask(*busy, says(GOOD), limits=limits, sleep=waits.append)
+        assert waits == [70.0, 2.0, 100.0]
+        assert (proposal.calls, len(server.requests)) == (1, 4)
+        assert [e["content"] for e in proposal.transcript if e["role"] == "endpoint"] == [
+            "HTTP 429",
+            "HTTP 503",
+            "HTTP 429",
+        ]
+
+    @pytest.mark.parametrize(
+        ("asked", "least", "most"),
+        [("{date}", 100.0, 120.0), ("Mon, 01 Jan 2024 00:00:00 GMT", 0.0, 0.0), ("soon", 0.0, 0.0), ("nan", 0.0, 0.0), ("-3", 0.0, 0.0)],
+    )  # fmt: skip
+    def test_a_wait_may_be_a_date(self, asked: str, least: float, most: float) -> None:
+        waits: list[float] = []
+        date = format_datetime(datetime.now(UTC) + timedelta(seconds=120), usegmt=True)
+        ask(fails(429, retry_after=asked.format(date=date)), says(GOOD), sleep=waits.append)
+        assert least <= waits[0] <= most
 
     def test_a_server_that_always_fails_is_transient_after_bounded_tries(self) -> None:
         with chat_server(fails(500)) as server, pytest.raises(Transient, match="HTTP 500, 4 times"):
@@ -363,6 +393,30 @@ class TestBudget:
     def test_a_call_is_not_made_when_it_might_go_over_the_tokens(self) -> None:
         error, server = refused(says(GOOD), budget=ProposerBudget(tokens=3000))
         assert (error.reason, error.tokens, server.requests) == ("BudgetSpent", 0, [])
+
+    def test_money_is_counted_at_the_price_of_the_spec(self) -> None:
+        proposal, _ = ask(says("no"), says(GOOD), price=TokenPrice(input=2.0, output=8.0))
+        assert proposal.usd == pytest.approx(2 * (PROMPT_TOKENS * 2.0 + COMPLETION_TOKENS * 8.0) / 1e6)
+
+    def test_a_call_is_not_made_when_it_might_go_over_the_money(self) -> None:
+        price = TokenPrice(input=0.0, output=10.0)
+        error, server = refused(says(GOOD), budget=ProposerBudget(usd=0.01), price=price)
+        assert (error.reason, error.usd, server.requests) == ("BudgetSpent", 0.0, [])
+        assert "proposer.budget.usd: 0.01 were left" in error.message
+
+    def test_an_answer_gets_no_more_tokens_than_money_is_left_for(self) -> None:
+        price = TokenPrice(input=0.0, output=10.0)
+        _, server = ask(says(GOOD), budget=ProposerBudget(usd=0.02), price=price)
+        assert server.requests[0]["max_completion_tokens"] == 2000
+
+    def test_money_that_is_spent_ends_the_round_with_its_cost(self) -> None:
+        price = TokenPrice(input=10.0, output=10.0)
+        _, server = ask(says(GOOD))
+        first = estimate_tokens(server.requests[0]["messages"]) + Limits().least_answer_tokens
+        budget = ProposerBudget(usd=(first + COMPLETION_TOKENS) * 10 / 1e6)
+        error, server = refused(says("no"), budget=budget, price=price)
+        assert (error.reason, error.calls, len(server.requests)) == ("BudgetSpent", 1, 1)
+        assert error.usd == pytest.approx((PROMPT_TOKENS + COMPLETION_TOKENS) * 10 / 1e6)
 
     def test_an_answer_gets_no_more_tokens_than_are_left(self) -> None:
         _, server = ask(says(GOOD), budget=ProposerBudget(tokens=20_000))

@@ -18,7 +18,7 @@ from curateevo_jobs.checkpoints import FolderCheckpoints
 from curateevo_jobs.propose import CONVERSATION, propose
 from curateevo_jobs.stage import StageResult, StageRun
 from tests.core.evolver.llmserver import ChatServer, chat_server, fails, says
-from tests.core.evolver.test_llm import GOOD, KEY, STARTER
+from tests.core.evolver.test_llm import GOOD, KEY, REPLACE, SEARCH, STARTER
 
 Run = Callable[..., StageResult]
 
@@ -92,6 +92,14 @@ def test_a_model_without_an_acceptable_answer_ends_its_round_and_not_the_run(run
     assert "HYPOTHESIS is missing" in result.message
     assert conversation(tmp_path / "output")[-1]["role"] == "check"
     assert not (tmp_path / "output/policy.py").exists()
+
+
+def test_what_an_earlier_version_did_is_not_proposed_again(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "inputs/tried").mkdir()
+    (tmp_path / "inputs/tried/003.py").write_text(STARTER.replace(SEARCH, REPLACE))
+    with chat_server(says(GOOD)) as server:
+        result = run(server)
+    assert result.outcome is Outcome.EXHAUSTED and "it does what version 3 did" in result.message
 
 
 def test_a_spent_budget_is_a_normal_end(run: Run) -> None:
