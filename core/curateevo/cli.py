@@ -37,6 +37,7 @@ from curateevo.api.stage import (
 from curateevo.evolution.names import submission_key
 from curateevo.evolution.requests import CORPUS_FILES
 from curateevo.evolver.patch import unified_diff
+from curateevo.evolver.workspace import CONTEXT, open_workspace
 from curateevo.local.display import Display, versions_table
 from curateevo.local.objects import RunFolder, resolve_paths, start_or_resume
 from curateevo.local.pull import pull
@@ -281,8 +282,14 @@ def policy_diff(
 def policy_check(
     file: Annotated[str, typer.Argument(help="a policy file, or a built-in's name", metavar="FILE")],
     corpus: Annotated[Path | None, typer.Option(help="run it on this corpus as well")] = None,
+    workspace: Annotated[Path | None, typer.Option(help="check it as a coding agent's proposal, too")] = None,
 ) -> None:
     """The contract gate on a policy: static rules, and with --corpus two runs and the rules on the rows."""
+    context = None
+    if workspace is not None:
+        _, claim = open_workspace(workspace).take()
+        context = workspace / CONTEXT
+        out.print(Text(f"proposal: passed ({claim.method})"))
     with _policy_file(file) as path:
         source = path.read_text(encoding="utf-8")
         check_static(source)
@@ -290,7 +297,7 @@ def policy_check(
         if corpus is not None:
             prompts = corpus / "dev_prompts.json"
             dev = json.loads(prompts.read_text()) if prompts.is_file() else {}
-            found = curate_with_gate(path, corpus, dev_prompts=dev, settings=GateSettings())
+            found = curate_with_gate(path, corpus, dev_prompts=dev, context=context, settings=GateSettings())
             out.print(Text(f"contract: passed; {len(found.material.sft)} SFT rows; sandbox {found.run.tier}"))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import assert_never
 from urllib.parse import urlparse
 
 from curateevo.api import spec
@@ -12,13 +13,15 @@ from curateevo.api.errors import ContractBroken, SpecInvalid
 from curateevo.api.spec import ProposerType
 from curateevo.api.stage import Outcome, ProposeParams, ProposeSummary
 from curateevo.evolution.requests import TRIED
+from curateevo.evolver.agent import AgentProposer
 from curateevo.evolver.diagnosis import Diagnosis, diagnose, parse_jsonl
 from curateevo.evolver.llm import KEY_VARIABLE, LlmProposer
 from curateevo.evolver.naming import Named, name_clusters
 from curateevo.evolver.patch import unified_diff
-from curateevo.evolver.proposal import Proposal, ProposalInput, ProposalRefused, Proposer, TriedPolicy
+from curateevo.evolver.proposal import Proposal, ProposalInput, ProposalRefused, Proposer, TriedPolicy, context_of
 from curateevo.evolver.replay import ReplayProposer
 from curateevo.evolver.rules import RulesProposer
+from curateevo.policy.confine import refuse_inspection
 from curateevo.policy.source import check_static, policy_digest
 from curateevo.trajectories.corpus import PROFILE
 from curateevo.trajectories.model import JsonObject
@@ -26,7 +29,7 @@ from curateevo_jobs.stage import Checkpoints, StageResult, StageRun
 
 POLICY, SUBMISSION = "policy.py", "submission.py"
 TRAJECTORIES, RESULTS = "diag/trajectories.jsonl", "diag/results.jsonl"
-CONVERSATION, NAMING = "conversation.jsonl", "naming.jsonl"
+CONVERSATION, NAMING, AGENT = "conversation.jsonl", "naming.jsonl", "agent"
 SUBJECT = "seed-0"
 
 
@@ -38,25 +41,29 @@ def propose(run: StageRun, params: ProposeParams) -> StageResult:
     named = read_diagnosis(run.inputs, params.proposer, run.checkpoints)
     diagnosis = named.diagnosis
     _write(run.output / "diagnosis.json", diagnosis.to_json())
-    _write(run.output / "context.json", _context(diagnosis, profile))
+    _write(run.output / "context.json", context_of(diagnosis, profile))
     run.progress.report("diagnosis", 1, 1)
     if named.transcript:
         _write_conversation(run.output / NAMING, named.transcript)
         params = params.model_copy(update={"proposer": left_after(params.proposer, named)})
-    proposer = open_proposer(params, run.inputs, run.checkpoints)
+    proposer = open_proposer(params, run)
     given = ProposalInput(
         params.number, params.focus, source, profile, diagnosis, params.history, read_tried(run.inputs)
     )
-    repeatable = params.proposer.type is not ProposerType.LLM
+    repeatable = params.proposer.type not in (ProposerType.LLM, ProposerType.AGENT)
     try:
         proposal = proposer.propose(given)
     except ProposalRefused as refused:
         _write_conversation(run.output / CONVERSATION, refused.transcript)
+        _write(run.output / "refused.json", {"reason": refused.reason, "message": refused.message})
+        if refused.source:
+            (run.output / "refused.py").write_text(refused.source, encoding="utf-8")
         return StageResult(
             ProposeSummary(),
             Outcome.EXHAUSTED,
             refused.reason,
             refused.message,
+            volatile=_volatile(run.output),
             tokens=refused.tokens + named.tokens,
             usd=refused.usd,
             calls=refused.calls + named.calls,
@@ -83,6 +90,7 @@ def propose(run: StageRun, params: ProposeParams) -> StageResult:
             method=proposal.method,
             hypothesis=proposal.hypothesis,
         ),
+        volatile=_volatile(run.output),
         tokens=proposal.tokens + named.tokens,
         usd=proposal.usd,
         calls=proposal.calls + named.calls,
@@ -103,7 +111,7 @@ class SubmittedPolicy:
 
 
 class Recorder:
-    """The calls of this round's earlier attempts: what was answered once is not asked, but counted, again."""
+    """The calls of this round's earlier attempts: each was paid for, and an answer to the same question stands."""
 
     def __init__(self, checkpoints: Checkpoints) -> None:
         self._checkpoints = checkpoints
@@ -123,38 +131,55 @@ class Recorder:
         self._checkpoints.save()
 
 
-def open_proposer(params: ProposeParams, inputs: Path, checkpoints: Checkpoints) -> Proposer:
-    """The proposer of the spec. Raises SpecInvalid for one that this version does not have."""
-    match params.proposer.type:
+def open_proposer(params: ProposeParams, run: StageRun) -> Proposer:
+    """The proposer of the spec. Raises SpecInvalid for a section that it needs and that is missing."""
+    spec, inputs = params.proposer, run.inputs
+    match spec.type:
         case ProposerType.RULES:
             return RulesProposer()
         case ProposerType.REPLAY:
-            url = urlparse(params.proposer.replay or "")
+            url = urlparse(spec.replay or "")
             if url.scheme not in ("", "file"):
-                raise SpecInvalid(f"proposer.replay: {params.proposer.replay}: must be a folder")
+                raise SpecInvalid(f"proposer.replay: {spec.replay}: must be a folder")
             return ReplayProposer(Path(url.path))
         case ProposerType.MANUAL:
             if not (inputs / SUBMISSION).is_file():
                 raise ContractBroken("no submitted policy among the inputs")
             return SubmittedPolicy(inputs / SUBMISSION)
         case ProposerType.LLM:
-            if params.proposer.llm is None:
+            if spec.llm is None:
                 raise SpecInvalid("spec.proposer.llm must be set for proposer.type llm")
-            recorder = Recorder(checkpoints)
+            recorder = Recorder(run.checkpoints)
             return LlmProposer(
-                params.proposer.llm,
-                params.proposer.budget,
+                spec.llm,
+                spec.budget,
                 api_key=os.environ.get(KEY_VARIABLE, ""),
                 recorded=recorder.entries(),
                 record=recorder.record,
             )
-        case other:
-            raise SpecInvalid(f"proposer.type {other} is not built yet", "use llm, rules, replay or manual")
+        case ProposerType.AGENT:
+            if spec.llm is None or spec.agent is None:
+                raise SpecInvalid("spec.proposer.llm and spec.proposer.agent must be set for proposer.type agent")
+            refuse_inspection()  # the agent runs beside us, as the same user
+            recorder = Recorder(run.checkpoints)
+            return AgentProposer(
+                spec.agent,
+                spec.llm,
+                spec.budget,
+                scratch=run.scratch,
+                kept=run.output / AGENT,
+                corpus=run.inputs,
+                episodes=read_episodes(inputs),
+                api_key=os.environ.get(KEY_VARIABLE, ""),
+                recorded=recorder.entries(),
+                record=recorder.record,
+            )
+    assert_never(spec.type)
 
 
 def read_diagnosis(inputs: Path, proposer: spec.Proposer, checkpoints: Checkpoints) -> Named:
     """Diagnose the champion's episodes on diag (its first training seed); a model names the clusters if it should."""
-    episodes = [r for r in parse_jsonl((inputs / TRAJECTORIES).read_text(encoding="utf-8")) if r["subject"] == SUBJECT]
+    episodes = read_episodes(inputs)
     results = parse_jsonl((inputs / RESULTS).read_text(encoding="utf-8"))
     checks = {(r["task"], r["repeat"]): r["checks"] for r in results if r["subject"] == SUBJECT}
     found = diagnose(episodes, checks)
@@ -178,16 +203,15 @@ def left_after(proposer: spec.Proposer, named: Named) -> spec.Proposer:
     return proposer.model_copy(update={"budget": budget.model_copy(update=left)})
 
 
+def read_episodes(inputs: Path) -> list[JsonObject]:
+    """The champion's episodes on diag, of its first training seed."""
+    return [r for r in parse_jsonl((inputs / TRAJECTORIES).read_text(encoding="utf-8")) if r["subject"] == SUBJECT]
+
+
 def read_tried(inputs: Path) -> tuple[TriedPolicy, ...]:
     """The policies of earlier versions, oldest first."""
     paths = sorted((inputs / TRIED).glob("*.py"))
     return tuple(TriedPolicy(int(path.stem), path.read_text(encoding="utf-8")) for path in paths)
-
-
-def _context(diagnosis: Diagnosis, profile: JsonObject) -> JsonObject:
-    """What the next policy may know of its parent's failures."""
-    found = diagnosis.to_json()
-    return {"failures": found["clusters"], "family_success": found["familySuccess"], "profile": profile}
 
 
 def _record(proposal: Proposal) -> JsonObject:
@@ -205,6 +229,14 @@ def _write_conversation(path: Path, transcript: tuple[JsonObject, ...]) -> None:
     if transcript:
         lines = (json.dumps(entry, ensure_ascii=False, sort_keys=True) + "\n" for entry in transcript)
         path.write_text("".join(lines), encoding="utf-8")
+
+
+def _volatile(output: Path) -> frozenset[str]:
+    """What an agent left has times in it, and so has what it was told by its tools."""
+    if not (output / AGENT).is_dir():
+        return frozenset()
+    left = (path.relative_to(output).as_posix() for path in (output / AGENT).rglob("*") if path.is_file())
+    return frozenset({CONVERSATION, *left})
 
 
 def _write(path: Path, value: object) -> None:

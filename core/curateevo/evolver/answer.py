@@ -51,6 +51,18 @@ def parse_answer(text: str) -> Answer:
     if not text:
         raise PolicyRejected("answer", "the answer is empty", "answer in the form asked for")
     fields = _read_json(text) if _is_json(text) else _read_blocks(text)
+    answer = _answer_of(fields)
+    if not answer.edits and not answer.whole:
+        raise PolicyRejected("answer", "there is no edit", "give at least one SEARCH/REPLACE block")
+    return answer
+
+
+def parse_claim(text: str) -> Answer:
+    """The headers alone, for a policy that was edited in place. Raises PolicyRejected."""
+    return _answer_of({**_read_blocks(text), "edits": (), "whole": {}})
+
+
+def _answer_of(fields: Mapping[str, Any]) -> Answer:
     for name in ("hypothesis", "method", "family", "expected"):
         if not isinstance(fields.get(name), str) or not fields[name].strip():
             raise PolicyRejected("answer", f"{name.upper()} is missing", "name HYPOTHESIS, METHOD, FAMILY and EXPECTED")
@@ -59,8 +71,6 @@ def parse_answer(text: str) -> Answer:
         raise PolicyRejected("answer", f"FAMILY is {family[:40]!r}", f"one of {', '.join(Family)}")
     method = fields["method"].strip().lower().removeprefix(f"{family}/")
     slug = re.sub(r"[^a-z0-9]+", "-", method)[:MAX_METHOD_CHARS].strip("-") or "unnamed"
-    if not fields["edits"] and not fields["whole"]:
-        raise PolicyRejected("answer", "there is no edit", "give at least one SEARCH/REPLACE block")
     hypothesis, expected = (" ".join(fields[name].split())[:MAX_TEXT_CHARS] for name in ("hypothesis", "expected"))
     return Answer(hypothesis, f"{family}/{slug}", Family(family), expected, fields["edits"], fields["whole"])
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
-from urllib.parse import urlparse
+from urllib.parse import SplitResult, urlsplit
 
 from curateevo.api.base import digest_of
 from curateevo.api.errors import ContractBroken, Denied, PolicyRejected, SpecInvalid, Transient
@@ -91,12 +91,10 @@ class ChatEndpoint:
     """One server and model. Every failure of the client is translated here, and the key is cut out of every text."""
 
     def __init__(self, endpoint: LlmEndpoint, api_key: str, call_seconds: float) -> None:
-        url = urlparse(endpoint.base_url)
-        if url.scheme not in ("http", "https") or not url.hostname:
-            raise SpecInvalid("proposer.llm.baseURL must be http:// or https:// with a host", "e.g. http://llm:8000/v1")
+        url = parse_address(endpoint)
         self.model = endpoint.model
-        self._key = _checked_key(api_key, needed=endpoint.api_key_secret_ref is not None)
-        self._where = url.hostname
+        self._key = checked_key(api_key, needed=endpoint.api_key_secret_ref is not None)
+        self._where = url.hostname or ""
         self._limit_field = "max_completion_tokens"
         try:
             import openai
@@ -168,7 +166,19 @@ class ChatEndpoint:
         return text if limit is None else " ".join(text.split())[:limit]
 
 
-def _checked_key(key: str, *, needed: bool) -> str:
+def parse_address(endpoint: LlmEndpoint) -> SplitResult:
+    """Where the endpoint is. Raises SpecInvalid."""
+    try:
+        url = urlsplit(endpoint.base_url)
+        if url.scheme in ("http", "https") and url.hostname and url.port != 0:
+            return url
+    except ValueError:
+        pass
+    raise SpecInvalid("proposer.llm.baseURL must be http:// or https:// with a host", "e.g. http://llm:8000/v1")
+
+
+def checked_key(key: str, *, needed: bool) -> str:
+    """The key as a header may hold it. Raises Denied."""
     key = key.strip()
     if needed and not key:
         raise Denied(f"{KEY_VARIABLE} is not set", "the spec names a secret for the endpoint: put its key there")

@@ -94,6 +94,23 @@ def demanded_families(given: ProposalInput) -> tuple[Family, ...]:
     return tuple(family for family in allowed if family is not last)
 
 
+def lessons(history: Iterable[HistoryEntry]) -> list[str]:
+    """What earlier rounds say of each family of methods, in a line each."""
+    out = []
+    entries = list(history)
+    for family in Family:
+        mine = [e for e in entries if e.method and family_of(e.method) is family]
+        won = [e for e in mine if e.verdict is Verdict.COMMITTED]
+        if not mine:
+            continue
+        best = max((e.delta_j for e in won if e.delta_j is not None), default=None)
+        line = f"{family}: {len(won)} of {len(mine)} committed"
+        line += f", J at best +{best:.3f}" if best is not None else ""
+        broken = sorted({e.reason for e in mine if e.verdict is Verdict.REJECTED})
+        out.append(line + (f"; rules broken: {', '.join(broken)}" if broken else ""))
+    return out
+
+
 @dataclass(frozen=True, slots=True)
 class Card:
     """A method in a few lines: what to do, why, and what to watch."""
@@ -197,6 +214,21 @@ lines more where it stands twice. Blocks are applied in order. The same as JSON 
 @cache
 def system_prompt() -> str:
     """The part that is the same in every round: task, contract, answer and API."""
+    return f"""\
+{contract()}
+# The answer
+
+{ANSWER_FORMAT}
+
+# The policy API
+
+{api_reference()}
+"""
+
+
+@cache
+def contract() -> str:
+    """The task, and what every proposal must be."""
     stages = "\n".join(f"    def {name}({', '.join(arguments)})" for name, arguments in STAGES.items())
     return f"""\
 You improve a curation policy: a Python module that turns a fixed corpus of agent trajectories into SFT data, RL tasks
@@ -227,14 +259,6 @@ Do not name dev tasks or copy their text.
 
 Make one improvement with one method: change what a stage does, not only a number. At most two stage functions and six
 PARAMS may change (twice as many when the focus is Combined). A policy that does the same as before is refused.
-
-# The answer
-
-{ANSWER_FORMAT}
-
-# The policy API
-
-{api_reference()}
 """
 
 
@@ -261,7 +285,9 @@ def round_prompt(given: ProposalInput) -> str:
         "# Profile of the corpus",
         data_block("profile", given.profile),
         "# Earlier candidates, oldest first",
-        data_block("history", [_history_row(entry) for entry in given.history]),
+        data_block("history", [history_row(entry) for entry in given.history]),
+        "# What they teach, by family of methods",
+        data_block("lessons", lessons(given.history)),
         "# The policy to improve",
         code_block(given.source),
         "Answer in the form given above.",
@@ -274,7 +300,8 @@ def _failures(diagnosis: Diagnosis) -> JsonObject:
     return {**found, "clusters": found["clusters"][:MAX_CLUSTERS]}
 
 
-def _history_row(entry: HistoryEntry) -> JsonObject:
+def history_row(entry: HistoryEntry) -> JsonObject:
+    """An earlier round, as a proposer is told of it."""
     return {
         "number": entry.number,
         "focus": entry.focus.value,

@@ -37,6 +37,12 @@ class ProposalInput:
     """Earlier candidates that were tested: none is to be proposed again."""
 
 
+def context_of(diagnosis: Diagnosis, profile: JsonObject) -> JsonObject:
+    """What the next policy may know of its parent's failures: `ctx`, as a file."""
+    found = diagnosis.to_json()
+    return {"failures": found["clusters"], "family_success": found["familySuccess"], "profile": profile}
+
+
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """A whole new policy, with the patch that made it where there is one."""
