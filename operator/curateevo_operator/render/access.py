@@ -17,6 +17,8 @@ STORE_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 OPTIONAL_STORE_KEYS = ("AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION")
 HUB_HOME_VARIABLE = "HF_HOME"
 CACHE_FOLDER = "/mnt/cache"
+MODEL_USERS = (ProposerType.LLM, ProposerType.AGENT)
+"""Proposers that ask a model."""
 Env = Mapping[str, str | JsonObject]
 
 
@@ -38,9 +40,9 @@ def store_env(spec: EvolutionSpec) -> Env:
 
 
 def llm_env(spec: EvolutionSpec) -> Env:
-    """The key of the evolver's LLM."""
+    """The key of the evolver's LLM. An agent is not given it: see `curateevo.evolver.meter`."""
     llm = spec.proposer.llm
-    if spec.proposer.type is not ProposerType.LLM or llm is None or llm.api_key_secret_ref is None:
+    if spec.proposer.type not in MODEL_USERS or llm is None or llm.api_key_secret_ref is None:
         return {}
     return {KEY_VARIABLE: secret_value(llm.api_key_secret_ref.name, llm.api_key_secret_ref.key)}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from curateevo.api.base import JsonObject
+from curateevo.api.spec import ProposerType
 from curateevo.api.stage import EvaluateParams
 from curateevo_operator.render.access import base_downloads, base_files, llm_env, store_env
 from curateevo_operator.render.attempt import Attempt, render_job, template_key
@@ -24,6 +25,8 @@ from curateevo_operator.render.pods import (
 
 INGEST = Resources("250m", "1Gi", "2", "8Gi")
 PROPOSE = Resources("100m", "512Mi", "1", "2Gi")
+PROPOSE_BY_AGENT = Resources("250m", "1Gi", "2", "8Gi")
+"""An agent runs policies on a sample of the corpus."""
 TRAIN = Resources("500m", "2Gi", "8", "32Gi")
 EVALUATE = Resources("250m", "512Mi", "2", "4Gi")
 EVALUATE_IN_PROCESS = Resources("500m", "2Gi", "8", "16Gi")
@@ -40,9 +43,10 @@ def render_ingest(attempt: Attempt) -> JsonObject:
 
 
 def render_propose(attempt: Attempt) -> JsonObject:
-    """The only pod that holds the LLM's key."""
+    """The only pod that holds the LLM's key. A coding agent is in the image of spec.templates.propose."""
     env = {**PROGRAM_ENVIRONMENT, **store_env(attempt.spec), **llm_env(attempt.spec)}
-    return _job(attempt, _main(attempt, "propose", attempt.settings.jobs_image, PROPOSE, env))
+    resources = PROPOSE_BY_AGENT if attempt.spec.proposer.type is ProposerType.AGENT else PROPOSE
+    return _job(attempt, _main(attempt, "propose", attempt.settings.jobs_image, resources, env))
 
 
 def render_train(attempt: Attempt) -> JsonObject:

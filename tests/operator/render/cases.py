@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from curateevo.api.base import JsonObject
-from curateevo.api.evolution import Stage, VersionSpec
+from curateevo.api.evolution import Spent, Stage, VersionSpec
 from curateevo.api.spec import EvolutionSpec, Focus
 from curateevo.api.stage import (
     CurateSummary,
@@ -45,6 +45,11 @@ LLM: JsonObject = {
         "model": "m",
         "apiKeySecretRef": {"name": "llm", "key": "token"},
     },
+}
+AGENT: JsonObject = {
+    **LLM,
+    "type": "agent",
+    "agent": {"command": ["mini", "--yolo", "--task", "Do what TASK.md says."], "env": {"MSWEA_CONFIGURED": "true"}},
 }
 HUB: JsonObject = {
     "base": "hf://Qwen/Qwen3-4B@1cfa9a7",
@@ -151,7 +156,7 @@ def request_of(stage: Stage, spec: EvolutionSpec, name: str = NAME) -> StageRequ
             who, spec, 2, INGEST, {"first": (CURATE, train), "last": (CURATE, train)}
         ),
         Stage.PROPOSE: lambda: requests.propose_request(
-            who, spec, 1, 2, Focus.EFFECTIVENESS, INGEST, POLICY, EVALUATE, (), None
+            who, spec, 1, 2, Focus.EFFECTIVENESS, INGEST, POLICY, EVALUATE, (), {0: POLICY}, Spent(), None
         ),
         Stage.CURATE: lambda: requests.curate_request(who, version, 2, INGEST, POLICY, None),
         Stage.TRAIN: lambda: requests.train_request(who, version, 2, CURATE),
@@ -183,6 +188,10 @@ SPECS: dict[str, EvolutionSpec] = {
     "hub-without-cache": spec_of(model={"base": "hf://Qwen/Qwen3-4B@1cfa9a7"}, serving=IN_PROCESS),
     "claim": spec_of(model={"base": "pvc://models/qwen/4b"}),
     "llm": spec_of(proposer=LLM),
+    "agent": spec_of(
+        proposer=AGENT,
+        templates={"propose": {"spec": {"containers": [{"name": "main", "image": "registry/jobs-with-mini:1"}]}}},
+    ),
     "gvisor": spec_of(sandbox={"runtimeClassName": "gvisor", "memory": "2Gi", "cpu": "200m", "timeoutSeconds": 60}),
     "pod": spec_of(
         sandbox={"isolation": "Pod", "runtimeClassName": "gvisor"},
@@ -261,10 +270,12 @@ GOLDENS: dict[str, tuple[str, Stage | None]] = {
     "seal-without-memory": ("no-memory", Stage.SEAL),
     "propose-rules": ("minimal", Stage.PROPOSE),
     "propose-llm": ("llm", Stage.PROPOSE),
+    "propose-agent": ("agent", Stage.PROPOSE),
     "long-name": ("long-name", Stage.EVALUATE),
     "network-minimal": ("minimal", None),
     "network-in-process": ("in-process", None),
     "network-llm": ("llm", None),
+    "network-agent": ("agent", None),
     "network-hub-on-aws": ("hub-on-aws", None),
 }
 """By file name: the spec, and the stage; None for the network policies."""

@@ -215,7 +215,7 @@ def test_keys_reach_those_alone_that_need_them(name: str) -> None:
                 found = set(env(made)) & KEYS
                 trusted = container not in ("policy", USERS_OWN) and not (serving and container == "main")
                 assert (found >= STORE_KEYS) == (trusted and with_store)
-                assert ("CURATEEVO_LLM_API_KEY" in found) == (stage is Stage.PROPOSE and name == "llm")
+                assert ("CURATEEVO_LLM_API_KEY" in found) == (stage is Stage.PROPOSE and name in ("llm", "agent"))
                 downloads = stage is Stage.TRAIN or (stage is Stage.FLOORS and serving and container == "fetch")
                 assert ("HF_TOKEN" in found) == (hub and downloads)
 
