@@ -17,7 +17,7 @@ from curateevo.api.evolution import (
     StageState,
     StageStatus,
 )
-from curateevo.api.spec import EvolutionSpec, ProposerType
+from curateevo.api.spec import EvolutionSpec
 from curateevo.api.stage import StoreRef
 from curateevo.evolution.decision import (
     Action,
@@ -45,7 +45,6 @@ from curateevo.store.connect import connect
 from curateevo.store.protocol import Store
 
 TICK_SECONDS = 0.1
-NOT_BUILT = frozenset({ProposerType.AGENT})
 
 
 def run_evolution(folder: RunFolder, evolution: CurationEvolution, display: Display) -> CurationEvolution:
@@ -68,10 +67,6 @@ def run_evolution(folder: RunFolder, evolution: CurationEvolution, display: Disp
 
 def check_runs_here(spec: EvolutionSpec) -> None:
     """Refuse early what one machine can't do. Raises SpecInvalid."""
-    if spec.proposer.type in NOT_BUILT:
-        raise SpecInvalid(
-            f"spec.proposer.type: {spec.proposer.type} is not built yet", "use llm, rules, replay or manual"
-        )
     if spec.policy.initial.config_map_key_ref is not None:
         raise SpecInvalid(
             "spec.policy.initial.configMapKeyRef: there are no ConfigMaps on one machine",
