@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,16 @@ import pytest
 
 from curateevo.api.errors import ContractBroken
 from curateevo.api.evolution import Stage
-from curateevo.api.spec import Focus, LlmEndpoint, Proposer, ProposerBudget, ProposerType
+from curateevo.api.spec import AgentProgram, Focus, LlmEndpoint, Proposer, ProposerBudget, ProposerType
 from curateevo.api.stage import Outcome, ProposeParams, StageRequest, StoreRef
 from curateevo.evolver.llm import KEY_VARIABLE
 from curateevo_jobs.checkpoints import FolderCheckpoints
 from curateevo_jobs.propose import CONVERSATION, propose
 from curateevo_jobs.stage import StageResult, StageRun
 from tests.core.evolver.llmserver import ChatServer, chat_server, fails, says
+from tests.core.evolver.test_agent import HEAD, SAY
 from tests.core.evolver.test_llm import GOOD, KEY, REPLACE, SEARCH, STARTER
+from tests.escape.world import write_corpus
 
 Run = Callable[..., StageResult]
 
@@ -50,17 +53,26 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     (inputs / "diag/results.jsonl").write_text(json.dumps({**row, "checks": {}}) + "\n")
     (tmp_path / "checkpoints").mkdir()
 
-    def attempt(server: ChatServer, output: str = "output", names: bool = False, **budget: Any) -> StageResult:
+    def attempt(
+        server: ChatServer,
+        output: str = "output",
+        agent: AgentProgram | None = None,
+        names: bool = False,
+        **budget: Any,
+    ) -> StageResult:
         (tmp_path / output).mkdir()
         endpoint = LlmEndpoint(base_url=server.url, model="m")
-        chosen = Proposer(type=ProposerType.LLM, llm=endpoint, name_clusters=names, budget=ProposerBudget(**budget))
+        kind, spent = ProposerType.AGENT if agent else ProposerType.LLM, ProposerBudget(**budget)
+        chosen = Proposer(type=kind, llm=endpoint, agent=agent, name_clusters=names, budget=spent)
         params = ProposeParams(number=1, focus=Focus.EFFECTIVENESS, proposer=chosen)
         store = StoreRef(uri=tmp_path.as_uri())
         request = StageRequest(
             evolution_uid="u", stage=Stage.PROPOSE, attempt=1, store=store, prefix="p", inputs={}, params=params
         )
         checkpoints = FolderCheckpoints(tmp_path / "checkpoints")
-        return propose(StageRun(request, inputs, tmp_path / output, tmp_path, checkpoints, Silent()), params)
+        scratch = tmp_path / f"scratch-{output}"
+        scratch.mkdir()
+        return propose(StageRun(request, inputs, tmp_path / output, scratch, checkpoints, Silent()), params)
 
     return attempt
 
@@ -146,3 +158,22 @@ def test_names_take_of_the_budget_of_the_round(run: Run) -> None:
     assert (result.outcome, result.reason, result.calls, len(server.requests)) == (
         Outcome.EXHAUSTED, "BudgetSpent", 1, 1,
     )  # fmt: skip
+
+
+def test_what_an_agent_leaves_is_archived_when_it_is_refused_too(run: Run, tmp_path: Path) -> None:
+    write_corpus(tmp_path / "corpus", "sealed")
+    for path in (tmp_path / "corpus").iterdir():
+        path.rename(tmp_path / "inputs" / path.name)
+    code = HEAD + "ask()\nopen('policy.py', 'a').write('SECRET = 2\\n')\nopen('archive/mine', 'w').write('kept')\n"
+    agent = AgentProgram(command=(sys.executable, "-c", code + SAY))
+    with chat_server(says("go on")) as server:
+        result = run(server, agent=agent)
+    output = tmp_path / "output"
+    assert (result.outcome, result.reason, result.calls) == (Outcome.EXHAUSTED, "ProposalRefused", 1)
+    assert (result.tokens, result.cache) == (1000, False)
+    assert "outside the stage functions" in json.loads((output / "refused.json").read_text())["message"]
+    assert (output / "refused.py").read_text() == STARTER + "SECRET = 2\n"
+    assert (output / "agent/archive/mine").read_text() == "kept"
+    assert result.volatile == {CONVERSATION, "agent/agent.log", "agent/archive/mine"}
+    assert [e["role"] for e in conversation(output)] == ["user", "assistant", "check"]
+    assert all(KEY not in path.read_text() for path in output.rglob("*") if path.is_file())
