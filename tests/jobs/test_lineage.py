@@ -1,9 +1,12 @@
-"""One lineage three ways: by a model's answers, by a coding agent's commands, and recorded. All come to one champion."""
+"""One lineage three ways: by a model's answers, by a coding agent's commands, and recorded. All come to one champion.
+
+The runs share a store: what is equal to the byte in what it is made of is taken from the cache, so the recorded run trains
+and the others do not.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +31,16 @@ MINI = [
 MINI_ENV = {"MSWEA_CONFIGURED": "true", "MSWEA_COST_TRACKING": "ignore_errors", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
 
 
-def run_by(proposer: dict[str, Any], run: Path) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("lineage") / "store"
+
+
+def run_by(proposer: dict[str, Any], run: Path, store: Path) -> dict[str, Any]:
     """Run the lineage's evolution by a proposer. Returns what runs of one lineage must agree on."""
+    store.mkdir(exist_ok=True)
+    run.mkdir()
+    (run / "store").symlink_to(store)
     spec = yaml.safe_load((LINEAGE / "evolution.yaml").read_text())
     spec["spec"]["proposer"] = proposer
     path = run.parent / f"{run.name}.yaml"
@@ -42,10 +53,10 @@ def run_by(proposer: dict[str, Any], run: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def recorded(tmp_path_factory: pytest.TempPathFactory, store: Path) -> dict[str, Any]:
     """The lineage by `replay`."""
     run = tmp_path_factory.mktemp("replay") / "run"
-    found = run_by({"type": "replay", "replay": str(LINEAGE / "policies")}, run)
+    found = run_by({"type": "replay", "replay": str(LINEAGE / "policies")}, run, store)
     status = RunFolder(run).evolution().status
     assert (status.phase, status.spent.tokens, status.spent.usd) == (EvolutionPhase.COMPLETE, 0, 0.0)
     verdicts = [v.status.verdict for _, v in sorted(RunFolder(run).versions().items())]
@@ -54,13 +65,19 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path / "run"
+def run(tmp_path: Path) -> Path:
+    return tmp_path / "run"
 
 
 def proposal_file(run: Path, number: int, name: str) -> str:
     manifest = manifests(run)["propose", number]
     return (LocalStore(run / "store").root / manifest.file(name).key).read_text()
+
+
+def assert_nothing_was_trained(run: Path) -> None:
+    """Every training was taken from the recorded run: its inputs were the same to the byte."""
+    trained = {key: manifest.cached_from for key, manifest in manifests(run).items() if key[0] == "train"}
+    assert len(trained) == 3 and all(trained.values())
 
 
 def endpoint(server: ChatServer) -> dict[str, Any]:
@@ -69,11 +86,12 @@ def endpoint(server: ChatServer) -> dict[str, Any]:
 
 @pytest.mark.train
 @pytest.mark.slow
-def test_a_models_answers_make_the_recorded_lineage(recorded: dict[str, Any], run: Path) -> None:
+def test_a_models_answers_make_the_recorded_lineage(recorded: dict[str, Any], run: Path, store: Path) -> None:
     answers = [says(path.read_text()) for path in sorted((LINEAGE / "llm").glob("*.md"))]
     with chat_server(*answers) as server:
-        found = run_by({"type": "llm", "llm": endpoint(server)}, run)
+        found = run_by({"type": "llm", "llm": endpoint(server)}, run, store)
     assert found == recorded
+    assert_nothing_was_trained(run)
     spent = RunFolder(run).evolution().status.spent
     assert (spent.calls, spent.tokens, spent.usd) == (3, 3 * CALL, pytest.approx(3 * DOLLARS))
     assert "SEARCH does not stand" in proposal_file(run, 1, "conversation.jsonl")
@@ -95,13 +113,14 @@ def commands(number: int) -> list[Reply]:
 
 @pytest.mark.train
 @pytest.mark.slow
-def test_a_coding_agents_commands_make_the_recorded_lineage(recorded: dict[str, Any], run: Path) -> None:
+def test_a_coding_agents_commands_make_the_recorded_lineage(recorded: dict[str, Any], run: Path, store: Path) -> None:
     """mini-swe-agent itself, with a model that says what is written down."""
     rounds = [commands(1), commands(2)]
     with chat_server(*rounds[0], *rounds[1]) as server:
         agent = {"command": MINI, "env": MINI_ENV, "timeoutSeconds": 300}
-        found = run_by({"type": "agent", "llm": endpoint(server), "agent": agent}, run)
+        found = run_by({"type": "agent", "llm": endpoint(server), "agent": agent}, run, store)
     assert found == recorded
+    assert_nothing_was_trained(run)
     spent = RunFolder(run).evolution().status.spent
     assert (spent.calls, spent.tokens, spent.usd) == (8, 8 * CALL, pytest.approx(8 * DOLLARS))
     for number in (1, 2):
