@@ -21,6 +21,7 @@ from curateevo.evolver.prompt import (
     data_block,
     demanded_families,
     exhausted_families,
+    lessons,
     round_prompt,
     system_prompt,
 )
@@ -63,13 +64,24 @@ def test_recorded_text_stays_inside_its_block(hostile: str) -> None:
     )
     text = round_prompt(one)
     blocks = re.findall(r'<data name="(\w+)">\n(.*)\n</data>', text)
-    assert [name for name, _ in blocks] == ["failures", "profile", "history"]
-    assert (text.count("<data"), text.count("</data>")) == (3, 3)
+    assert [name for name, _ in blocks] == ["failures", "profile", "history", "lessons"]
+    assert (text.count("<data"), text.count("</data>")) == (4, 4)
     values = {name: json.loads(body) for name, body in blocks}
     assert values["failures"]["clusters"][0]["evidence"][0]["quote"] == hostile
     assert values["history"][0]["message"] == hostile
     outside = re.sub(r"<data.*?</data>", "", text, flags=re.DOTALL)
     assert hostile not in outside.replace(code_block(STARTER), "").replace("```", "") or hostile == "</data>"
+
+
+def test_lessons_are_what_became_of_each_family() -> None:
+    won = lost(2, "filter/b", Verdict.COMMITTED).model_copy(update={"delta_j": 0.0321})
+    broken = lost(3, "memory/c", Verdict.REJECTED).model_copy(update={"reason": "memory-count"})
+    nameless = lost(4, "")
+    assert lessons([lost(1, "filter/a"), won, broken, nameless]) == [
+        "filter: 1 of 2 committed, J at best +0.032",
+        "memory: 0 of 1 committed; rules broken: memory-count",
+    ]
+    assert lessons([]) == []
 
 
 def test_a_policy_full_of_backticks_stays_in_its_fence() -> None:
