@@ -28,6 +28,8 @@ from curateevo.trajectories.model import JsonObject
 MAX_REQUEST_BYTES = 32 << 20
 KEPT_STREAM_CHARS = 1 << 20
 POLL_SECONDS = 0.05
+SETTLE_SECONDS = 1.0
+"""At the end, for calls whose answer the agent has and whose counts are still to be settled."""
 OWN_REFUSAL = "curateevo_meter"
 
 
@@ -106,6 +108,8 @@ class Meter:
         self._limits = limits or Limits()
         self._record = record
         self._lock = threading.Lock()
+        self._settled = threading.Condition(self._lock)
+        self._under_way = 0
         self._sent: list[Any] = []
         self._closed = False
         self._attempt = secrets.token_hex(4)
@@ -124,7 +128,8 @@ class Meter:
         try:
             yield f"http://127.0.0.1:{server.server_port}/v1"
         finally:
-            with self._lock:
+            with self._settled:
+                self._settled.wait_for(lambda: self._under_way == 0, timeout=SETTLE_SECONDS)
                 self._closed = True
             server.shutdown()
             server.server_close()
@@ -148,6 +153,7 @@ class Meter:
             self._number += 1
             call = Call(self._number, form, prompt, allowed, self._fresh(body.get(form.messages)))
             self.ledger.charge(prompt, allowed)
+            self._under_way += 1
             self._note(call, prompt, allowed, 1)
         body["model"] = self.model
         body[field] = allowed
@@ -158,6 +164,8 @@ class Meter:
     def settle(self, call: Call) -> None:
         """Give back what was reserved and not used; archive the call."""
         with self._lock:
+            self._under_way -= 1
+            self._settled.notify_all()
             if self._closed:
                 return
             estimated = call.usage is None
