@@ -14,7 +14,7 @@ from curateevo.api.spec import ProposerType
 from curateevo.api.stage import Outcome, ProposeParams, ProposeSummary
 from curateevo.evolution.requests import TRIED
 from curateevo.evolver.agent import AgentProposer
-from curateevo.evolver.diagnosis import Diagnosis, diagnose, parse_jsonl
+from curateevo.evolver.diagnosis import diagnose, parse_jsonl
 from curateevo.evolver.llm import KEY_VARIABLE, LlmProposer
 from curateevo.evolver.naming import Named, name_clusters
 from curateevo.evolver.patch import unified_diff
@@ -65,7 +65,7 @@ def propose(run: StageRun, params: ProposeParams) -> StageResult:
             refused.message,
             volatile=_volatile(run.output),
             tokens=refused.tokens + named.tokens,
-            usd=refused.usd,
+            usd=refused.usd + named.usd,
             calls=refused.calls + named.calls,
             cache=repeatable,
         )
@@ -76,6 +76,7 @@ def propose(run: StageRun, params: ProposeParams) -> StageResult:
             "ProposerExhausted",
             "nothing more to try",
             tokens=named.tokens,
+            usd=named.usd,
             calls=named.calls,
             cache=repeatable,
         )
@@ -92,7 +93,7 @@ def propose(run: StageRun, params: ProposeParams) -> StageResult:
         ),
         volatile=_volatile(run.output),
         tokens=proposal.tokens + named.tokens,
-        usd=proposal.usd,
+        usd=proposal.usd + named.usd,
         calls=proposal.calls + named.calls,
         cache=repeatable,
     )
@@ -199,7 +200,11 @@ def read_diagnosis(inputs: Path, proposer: spec.Proposer, checkpoints: Checkpoin
 def left_after(proposer: spec.Proposer, named: Named) -> spec.Proposer:
     """The same proposer with what the names have left of the budget."""
     budget = proposer.budget
-    left = {"tokens": max(0, budget.tokens - named.tokens), "calls": max(0, budget.calls - named.calls)}
+    left = {
+        "tokens": max(0, budget.tokens - named.tokens),
+        "usd": max(0.0, budget.usd - named.usd),
+        "calls": max(0, budget.calls - named.calls),
+    }
     return proposer.model_copy(update={"budget": budget.model_copy(update=left)})
 
 

@@ -17,6 +17,7 @@ from curateevo.api.spec import LlmEndpoint, ProposerBudget
 from curateevo.evolver.diagnosis import Cluster, Diagnosis
 from curateevo.evolver.llm import ChatEndpoint, Limits, Reply, entry_of, estimate_tokens
 from curateevo.evolver.prompt import data_block
+from curateevo.evolver.spending import Ledger, NoRoom
 from curateevo.trajectories.model import JsonObject
 
 MAX_QUOTES = 2
@@ -53,6 +54,7 @@ class Named:
 
     diagnosis: Diagnosis
     tokens: int = 0
+    usd: float = 0.0
     calls: int = 0
     transcript: tuple[JsonObject, ...] = ()
 
@@ -81,22 +83,19 @@ def name_clusters(
         try:
             server = ChatEndpoint(endpoint, api_key, (limits or Limits()).call_seconds)
             try:
-                _check_budget(budget, messages)
+                Ledger(budget, endpoint.price).room(estimate_tokens(messages), ANSWER_TOKENS, ANSWER_TOKENS)
                 for entry in _ask(server, messages, asked, limits or Limits(), sleep):
                     record(entry)
                     tries.append(entry)
             finally:
                 server.close()
-        except CurateEvoError as error:
+        except (CurateEvoError, NoRoom) as error:
             nothing = {"calls": 0, "prompt_tokens": 0, "completion_tokens": 0}
-            tries.append({"role": "check", "content": error.message, **nothing})
-    named = _take(diagnosis, tries[-1])
-    return Named(
-        named,
-        sum(entry["prompt_tokens"] + entry["completion_tokens"] for entry in tries),
-        sum(entry["calls"] for entry in tries),
-        (*messages, *tries),
-    )
+            tries.append({"role": "check", "content": str(error), **nothing})
+    spent = Ledger(budget, endpoint.price)
+    for entry in tries:
+        spent.charge(entry["prompt_tokens"], entry["completion_tokens"], entry["calls"])
+    return Named(_take(diagnosis, tries[-1]), spent.tokens, spent.usd, spent.calls, (*messages, *tries))
 
 
 def _question(diagnosis: Diagnosis) -> str:
@@ -113,11 +112,6 @@ def _question(diagnosis: Diagnosis) -> str:
     return data_block("clusters", shown)
 
 
-def _check_budget(budget: ProposerBudget, messages: list[JsonObject]) -> None:
-    if budget.calls < 1 or budget.tokens < estimate_tokens(messages) + ANSWER_TOKENS:
-        raise CurateEvoError("proposer.budget has no room for the call")
-
-
 def _ask(
     server: ChatEndpoint, messages: list[JsonObject], asked: str, limits: Limits, sleep: Callable[[float], None]
 ) -> Iterator[JsonObject]:
@@ -128,7 +122,7 @@ def _ask(
         yield entry_of(asked, outcome)
         if isinstance(outcome, Reply) or not waits:
             return
-        sleep(min(max(waits.pop(0), outcome.wait_seconds), limits.longest_wait_seconds))
+        sleep(max(waits.pop(0), min(outcome.wait_seconds, limits.longest_asked_seconds)))
 
 
 def _take(diagnosis: Diagnosis, last: JsonObject) -> Diagnosis:
