@@ -121,7 +121,7 @@ METHODS: tuple[Method, ...] = (
     Method(
         "memory-of-facts",
         EFFECT,
-        frozenset({Mode.INVENTED_ARGUMENT, Mode.MEMORY_MISLED, Mode.MEMORY_IGNORED}),
+        frozenset({Mode.INVENTED_ARGUMENT}),  # notes that mislead, or go unread, are there already
         "a value is needed that no request holds, but tool results of other runs do",
         "arguments taken from notes instead of invented",
         _memory,

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from curateevo.evolver.diagnosis.episode import Episode, Made, Origin
+from curateevo.evolver.diagnosis.episode import Argument, Episode, Made, Origin
 from curateevo.evolver.diagnosis.modes import Mode
 from curateevo.evolver.diagnosis.peers import ODD_SHARE, USUAL_SHARE, Peers
 from curateevo.evolver.diagnosis.said import changes_state, claimed_actions
@@ -81,7 +81,9 @@ def over_long(episode: Episode, peers: Peers) -> Claim | None:
 
 
 def schema(episode: Episode, peers: Peers) -> Claim | None:
-    """A call that does not fit the tools, and no later one that does. Without schemas, the tool's word is taken."""
+    """A call that does not fit the tools, and no later one that does. Without schemas, the tool's word is taken.
+
+    Flailing after a value from nowhere was refused is that value's fault."""
     if not episode.tools:
         last = episode.made[-1] if episode.made else None
         if last is not None and last.failed and SCHEMA_ERROR.search(last.result):
@@ -94,6 +96,8 @@ def schema(episode: Episode, peers: Peers) -> Claim | None:
         known = made.call.name in names
         later = zip(episode.made[made.number + 1 :], fits[made.number + 1 :], strict=True)
         if not fit and not any(ok and (not known or m.call.name == made.call.name) for m, ok in later):
+            if any(_refused(m, a) for m in episode.made[: made.number] for a in m.arguments):
+                return memory(episode, peers) or drift(episode, peers) or invented(episode, peers)
             return Claim(Mode.SCHEMA_VIOLATION, made.turn, made.call.arguments if known else made.call.name)
     return None
 
@@ -256,10 +260,14 @@ def invented(episode: Episode, peers: Peers) -> Claim | None:
         for argument in made.arguments:
             if argument.origin is not Origin.NOWHERE:
                 continue
-            refused = made.failed and argument.name.lower() in words(made.result)
-            if refused or not peers.free(made.call.name, argument.name):
+            if _refused(made, argument) or not peers.free(made.call.name, argument.name):
                 return Claim(Mode.INVENTED_ARGUMENT, made.turn, argument.value)
     return None
+
+
+def _refused(made: Made, argument: Argument) -> bool:
+    """Whether a value from nowhere was refused by its argument's name."""
+    return argument.origin is Origin.NOWHERE and made.failed and argument.name.lower() in words(made.result)
 
 
 def recovery(episode: Episode, peers: Peers) -> Claim | None:
