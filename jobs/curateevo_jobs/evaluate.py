@@ -30,6 +30,7 @@ from curateevo_jobs.agents.chat import ChatModel, Generation, JsonObject
 from curateevo_jobs.agents.episode import Episode, Rules, State, play, seed_of
 from curateevo_jobs.agents.memory import Retriever, parse_item, query_of, with_notes
 from curateevo_jobs.agents.nothing import Nothing
+from curateevo_jobs.agents.prerequisites import Planned, play_prerequisites
 from curateevo_jobs.agents.served import Address, await_servers, find_servers, gpus_in_use
 from curateevo_jobs.benchmarks import registry
 from curateevo_jobs.benchmarks.base import Suite, Task
@@ -217,14 +218,18 @@ def _play_split(
     sampling = params.evaluation.sampling
     rules = Rules(Generation(sampling.temperature, sampling.max_tokens), sampling.max_turns)
     plan = list(product(board.splits[split], range(repeats_of(params))))
-    episodes = []
-    for task, repeat in plan:
+
+    def open_episode(planned: Planned) -> Episode:
+        task = planned.task
         notes = retriever.notes(query_of(task.messages)) if retriever else []
         messages = with_notes(task.messages, notes, params.memory.place)
-        environment = board.suites[task.id].environment(task.state)
-        episodes.append(Episode(seed_of(params.seed, task.id, repeat), messages, task.tools, environment))
+        seed = seed_of(params.seed, task.id, planned.repeat)
+        return Episode(seed, messages, task.tools, planned.suite.environment(task.state), error=planned.error)
+
     phase = f"{subject.name}/{split}"
-    run.progress.report(phase, 0, len(episodes), repeats=float(repeats_of(params)))
+    run.progress.report(phase, 0, len(plan), repeats=float(repeats_of(params)))
+    planned = [Planned(task, board.suites[task.id], repeat) for task, repeat in plan]
+    episodes = [open_episode(p) for p in play_prerequisites(model, planned, rules, open_episode)]
     play(model, episodes, rules, lambda done: run.progress.report(phase, done, len(episodes)))
     return [
         _judge(subject.name, split, repeat, task, episode)
@@ -328,7 +333,7 @@ def _trajectory_row(trial: Trial) -> JsonObject:
         "repeat": trial.repeat,
         "success": trial.success,
         "messages": trial.episode.messages,
-        "tools": list(trial.task.tools),
+        "tools": list(trial.episode.tools),
     }
 
 

@@ -36,7 +36,8 @@ REPORT_EVERY = 500
 
 @dataclass(frozen=True, slots=True)
 class DevTask:
-    """What ingest needs to know of a dev task. `group` is what is never split: the task of a held-out decision."""
+    """What ingest needs to know of a dev task. `group` is what is never split: the task of a held-out decision, or
+    variants of one scenario."""
 
     id: str
     family: str
@@ -133,14 +134,17 @@ def _dev_tasks(suites: Sequence[SuiteRef], held: HeldOut) -> list[DevTask]:
     out = [DevTask(r["id"], r["family"], r["group"], "") for r in held.rows]
     for ref in suites:
         if ref.name != "corpus":
-            out += [DevTask(t.id, t.family, t.id, _prompt(t)) for t in registry.suite(ref.name).tasks(ref.params)]
+            tasks = registry.suite(ref.name).tasks(ref.params)
+            out += [DevTask(t.id, t.family, t.group or t.id, prompt_of(t)) for t in tasks]
     if suites and not out:
         raise ContractBroken("evaluation.suites: no dev tasks at all", "check the suites' params")
     return out
 
 
-def _prompt(task: Task) -> str:
-    return "\n".join(str(m.get("content") or "") for m in task.messages if m["role"] == "user")
+def prompt_of(task: Task) -> str:
+    """All that the user says in a task, also later: what a trajectory of it would hold."""
+    opening = [str(m.get("content") or "") for m in task.messages if m["role"] == "user"]
+    return "\n".join((*opening, *task.later_prompts))
 
 
 def _split(dev: Sequence[DevTask], params: IngestParams) -> dict[str, list[str]]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from curateevo.api.errors import Transient
 from curateevo_jobs.agents.chat import Answer, AnswerError, Call, Generation, parse_call, parse_text
 from curateevo_jobs.agents.episode import Episode, Rules, State, play, seed_of
 from curateevo_jobs.agents.nothing import Nothing
+from curateevo_jobs.agents.prerequisites import Planned, play_prerequisites
 from curateevo_jobs.agents.scripted import Scripted, in_turn
-from curateevo_jobs.benchmarks.base import Score
+from curateevo_jobs.benchmarks.base import Score, Task, UserTurn
 
 RULES = Rules(Generation(0.0, 16), max_turns=3)
 
@@ -153,3 +156,106 @@ def test_text_is_read_as_vllms_hermes_parser_reads_it(text: str, names: list[str
     assert [c.name for c in answer.calls] == names
     assert answer.malformed is malformed
     assert answer.content == ("" if names else text)
+
+
+class Interview(Diary):
+    """A user who asks three things, the last with another tool, and who reads the transcript at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[str] = []
+        self.transcript: list[dict[str, Any]] = []
+
+    def reply(self, text: str) -> UserTurn | None:
+        self.heard.append(text)
+        if len(self.heard) == 3:
+            return None
+        said = ({"role": "user", "content": f"question {len(self.heard)}"},)
+        return UserTurn(said, (TOOL,) if len(self.heard) == 2 else None)
+
+    def read(self, messages: Sequence[dict[str, Any]]) -> None:
+        self.transcript = list(messages)
+
+
+TOOL = {"type": "function", "function": {"name": "late", "parameters": {"type": "object", "properties": {}}}}
+
+
+@pytest.mark.parametrize("concurrency", [0, 4])
+def test_a_user_goes_on_talking_and_turns_are_counted_from_each_time(concurrency: int) -> None:
+    interview = Interview()
+    episode = Episode(0, [{"role": "user", "content": "go"}], [], interview)
+    shown: list[int] = []
+
+    def reply(conversation: Any) -> Answer:
+        shown.append(len(conversation.tools))
+        return Answer(content="fine") if conversation.messages[-1]["role"] == "tool" else call()
+
+    play(Scripted(reply, concurrency), [episode], RULES)
+    assert (episode.state, episode.turns) == (State.FINISHED, 6), "more than max_turns in all, less between users"
+    assert [m["role"] for m in episode.messages] == ["user", "assistant", "tool", "assistant"] * 3
+    assert shown == [0, 0, 0, 0, 1, 1]
+    assert "out_of_turns" not in episode.score().checks
+    assert interview.transcript == episode.messages
+
+
+def test_a_user_is_told_of_a_call_that_cannot_be_read_and_may_go_on() -> None:
+    interview = Interview()
+    episode = Episode(0, [{"role": "user", "content": "go"}], [], interview)
+    play(Scripted(lambda _: Answer(content="<tool_call>{", malformed=True)), [episode], RULES)
+    assert interview.heard == ["<tool_call>{"] * 3
+    assert episode.score().checks["malformed_call"]
+
+
+def test_an_environment_that_is_closed_after_a_call_is_asked_no_more() -> None:
+    class Once(Diary):
+        def closed(self) -> bool:
+            return True
+
+    episode = Episode(0, [{"role": "user", "content": "go"}], [], Once())
+    both = Answer(content="so", calls=(parse_call("a", "{}"), parse_call("b", "{}")))
+    model = Scripted(lambda _: both)
+    play(model, [episode], RULES)
+    assert model.asked == 1
+    assert (episode.state, episode.final_text, episode.environment.calls) == (
+        State.FINISHED,
+        "so",
+        [("a", {}), ("b", {})],
+    )  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("where", ["call", "reply"])
+def test_an_environment_that_fails_for_a_passing_reason_is_not_measured(where: str) -> None:
+    class Away(Interview):
+        def call(self, name: str, arguments: dict[str, Any]) -> str:
+            raise Transient("the simulator is away")
+
+        def reply(self, text: str) -> UserTurn | None:
+            raise Transient("the simulator is away")
+
+    episode = Episode(0, [{"role": "user", "content": "go"}], [], Away())
+    play(Scripted(lambda _: call() if where == "call" else Answer(content="hm")), [episode], RULES)
+    assert episode.state is State.FAILED
+    assert episode.error == AnswerError("the environment: the simulator is away", transient=True)
+
+
+def test_tasks_after_a_prerequisite_that_was_not_measured_are_not_measured_either() -> None:
+    class Notes(Diary):
+        def carry(self, following: Task) -> Task:
+            raise AssertionError("there is nothing to carry")
+
+    class Only:
+        name = "only"
+
+        def environment(self, state: str) -> Notes:
+            return Notes()
+
+    def open_episode(planned: Planned) -> Episode:
+        return Episode(0, list(planned.task.messages), (), Notes(), error=planned.error)
+
+    before = Task("before", "f", ({"role": "user", "content": "note this"},), (), "{}")
+    task = Task("after", "f", ({"role": "user", "content": "what?"},), (), "{}", prerequisites=(before, before))
+    broken = Scripted(lambda _: Answer(error=AnswerError("HTTP 500", transient=True)))
+    [ready] = play_prerequisites(broken, [Planned(task, Only(), 0)], RULES, open_episode)  # type: ignore[arg-type]
+    assert broken.asked == 1
+    assert ready.error is not None and ready.error.transient
+    assert open_episode(ready).state is State.FAILED

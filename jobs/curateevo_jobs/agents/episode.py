@@ -3,8 +3,9 @@
 An episode is ASKING until it is FINISHED (it can be scored) or FAILED (it can't be measured). `advance` makes
 one step with one answer; `play` drives many episodes, together or in threads.
 
-What ends an episode: an answer without a call; a call that can't be read (check `malformed_call`); a
-conversation that no longer fits the context (`context_full`); the last turn (`out_of_turns`); an error.
+What ends an episode: an answer without a call, or with one that can't be read (check `malformed_call`), to which the
+environment has no user who says more; a call after which the environment is closed; a conversation that no longer fits
+the context (`context_full`); the last turn (`out_of_turns`); an error, also of an environment that can't act.
 An unknown tool or wrong arguments end nothing: the environment answers with an error text.
 """
 
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from hashlib import sha256
 
+from curateevo.api.errors import Transient
 from curateevo_jobs.agents.chat import (
     Answer,
     AnswerError,
@@ -25,7 +27,7 @@ from curateevo_jobs.agents.chat import (
     Generation,
     JsonObject,
 )
-from curateevo_jobs.benchmarks.base import Environment, Score
+from curateevo_jobs.benchmarks.base import Closing, Conversing, Environment, Reading, Score
 
 
 class State(Enum):
@@ -40,7 +42,7 @@ class Rules:
 
     generation: Generation
     max_turns: int
-    """Answers of the model, at most. The calls of the last one are still run."""
+    """Answers of the model to one user turn, at most. The calls of the last one are still run."""
 
 
 @dataclass(slots=True)
@@ -53,10 +55,18 @@ class Episode:
     environment: Environment
     state: State = State.ASKING
     turns: int = 0
+    """Answers of the model."""
+    user_turn_began: int = 0
+    """`turns` when the user spoke last."""
     tokens: int = 0
     final_text: str = ""
     checks: dict[str, bool] = field(default_factory=dict)
     error: AnswerError | None = None
+    """Given at the start: the episode can't be played."""
+
+    def __post_init__(self) -> None:
+        if self.error is not None:
+            self.state = State.FAILED
 
     @property
     def conversation(self) -> Conversation:
@@ -68,7 +78,9 @@ class Episode:
         return seed_of(self.seed, self.turns)
 
     def score(self) -> Score:
-        """The environment's score, with the loop's own checks. Only for a finished episode."""
+        """The environment's score, with the loop's own checks. Only for a finished episode. Raises Transient."""
+        if isinstance(self.environment, Reading):
+            self.environment.read(self.messages)
         score = self.environment.score(self.final_text)
         return Score(score.success, score.reward, {**score.checks, **self.checks})
 
@@ -79,25 +91,46 @@ def seed_of(*parts: int | str) -> int:
 
 
 def advance(episode: Episode, answer: Answer, max_turns: int) -> None:
-    """One step: write the answer down, run its calls, move on."""
+    """One step: write the answer down, run its calls or hear the user, move on."""
     if answer.error is not None:
-        episode.error = answer.error
-        episode.state = State.FAILED
+        _fail(episode, answer.error)
         return
     episode.tokens += answer.tokens
     if answer.context_full:
         _finish(episode, "", "context_full")
         return
     episode.turns += 1
+    try:
+        _act(episode, answer, max_turns)
+    except Transient as error:
+        _fail(episode, AnswerError(f"the environment: {error}", transient=True))
+
+
+def _act(episode: Episode, answer: Answer, max_turns: int) -> None:
     unreadable = answer.malformed or any(call.arguments is None for call in answer.calls)
     if unreadable or not answer.calls:
         text = answer.content or "\n".join(f"{call.name} {call.raw}" for call in answer.calls)
         episode.messages.append({"role": "assistant", "content": text})
-        _finish(episode, text, "malformed_call" if unreadable else "")
+        _hear_user(episode, text, "malformed_call" if unreadable else "")
         return
     _run_calls(episode, answer)
-    if episode.turns >= max_turns:
+    if isinstance(episode.environment, Closing) and episode.environment.closed():
+        _finish(episode, answer.content, "")
+    elif episode.turns - episode.user_turn_began >= max_turns:
         _finish(episode, "", "out_of_turns")
+
+
+def _hear_user(episode: Episode, text: str, check: str) -> None:
+    """Go on with what the user says to `text`; where nothing is said, the episode is over."""
+    said = episode.environment.reply(text) if isinstance(episode.environment, Conversing) else None
+    if said is None:
+        _finish(episode, text, check)
+        return
+    if check:
+        episode.checks[check] = True
+    episode.messages += said.messages
+    episode.tools = episode.tools if said.tools is None else said.tools
+    episode.user_turn_began = episode.turns
 
 
 def _run_calls(episode: Episode, answer: Answer) -> None:
@@ -120,6 +153,11 @@ def _finish(episode: Episode, text: str, check: str) -> None:
     episode.state = State.FINISHED
     if check:
         episode.checks[check] = True
+
+
+def _fail(episode: Episode, error: AnswerError) -> None:
+    episode.error = error
+    episode.state = State.FAILED
 
 
 def play(

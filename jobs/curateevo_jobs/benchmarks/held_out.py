@@ -70,12 +70,6 @@ class HeldOutSuite:
     def environment(self, state: str) -> NextCall:
         return NextCall(json.loads(state)["reference"])
 
-    def tools(self) -> tuple[JsonObject, ...]:
-        found: dict[str, JsonObject] = {}
-        for task in self.tasks({}):
-            found.update({t["function"]["name"]: t for t in task.tools})
-        return tuple(found[name] for name in sorted(found))
-
 
 def _task(row: JsonObject) -> Task:
     state = json.dumps({"reference": row["reference"]})
