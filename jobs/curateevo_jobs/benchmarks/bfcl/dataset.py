@@ -1,0 +1,133 @@
+"""BFCL's items as tasks."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+
+from curateevo.api.errors import ContractBroken
+from curateevo_jobs.benchmarks.base import JsonObject, Task
+from curateevo_jobs.benchmarks.bfcl.categories import is_memory, is_multi_turn, language_of
+from curateevo_jobs.benchmarks.enclosure import environment_of
+
+PREFIX = "bfcl/"
+LOADER = "curateevo_jobs.benchmarks.bfcl.load"
+INSTALL = "pip install 'curateevo[bfcl]' && pip install --no-deps bfcl-eval==2026.3.23"
+
+
+_read: dict[str, tuple[Task, ...]] = {}
+
+
+def tasks_of(categories: Sequence[str]) -> list[tuple[Task, ...]]:
+    """All tasks of each category, in the package's order. Raises ContractBroken where the package can't be read."""
+    if missing := [category for category in categories if category not in _read]:
+        items = read_items(missing)
+        _read.update({category: tuple(_build(category, items[category])) for category in missing})
+    return [_read[category] for category in categories]
+
+
+def _build(category: str, items: list[JsonObject]) -> list[Task]:
+    if is_memory(category):
+        return _memory_tasks(items)
+    return _multi_turn_tasks(items) if is_multi_turn(category) else _ast_tasks(items)
+
+
+def read_items(categories: Sequence[str]) -> dict[str, list[JsonObject]]:
+    """The items of categories, as `load.py` says them. Raises ContractBroken."""
+    with tempfile.TemporaryDirectory(prefix="curateevo-bfcl-") as scratch:
+        done = subprocess.run(
+            [sys.executable, "-I", "-m", LOADER, *categories],
+            env=environment_of(scratch),
+            cwd=scratch,
+            capture_output=True,
+            check=False,
+        )
+    if done.returncode != 0:
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise ContractBroken(f"suite bfcl can't be read: {said[-1] if said else 'its reader died'}", INSTALL)
+    found: dict[str, list[JsonObject]] = {category: [] for category in categories}
+    for item in map(json.loads, done.stdout.splitlines()):
+        found[item["category"]].append(item)
+    return found
+
+
+def _ast_tasks(items: list[JsonObject]) -> list[Task]:
+    return [
+        Task(
+            id=PREFIX + item["id"],
+            family=item["category"],
+            messages=tuple(item["turns"][0]),
+            tools=tuple(item["tools"]),
+            state=_state(
+                kind="ast",
+                category=item["category"],
+                language=language_of(item["category"]),
+                functions=item["functions"],
+                truth=item["truth"],
+            ),
+        )
+        for item in items
+    ]
+
+
+def _multi_turn_tasks(items: list[JsonObject]) -> list[Task]:
+    return [
+        Task(
+            id=PREFIX + item["id"],
+            family=item["category"],
+            messages=tuple(item["turns"][0]),
+            tools=tuple(item["tools"]),
+            state=_state(
+                kind="turns",
+                category=item["category"],
+                entry=item["entry"],
+                truth=item["truth"],
+                tools=item["tools"],
+                users=item["turns"][1:],
+                added=item["added"],
+            ),
+            later_prompts=tuple(m["content"] for turn in item["turns"][1:] for m in turn),
+            # The four categories hold the same scenarios, with the same users, under the same numbers.
+            group=f"{PREFIX}multi_turn_{item['id'].rpartition('_')[2]}",
+        )
+        for item in items
+    ]
+
+
+def _memory_tasks(items: list[JsonObject]) -> list[Task]:
+    """Questions, each after the conversations in which the agent was told the answer."""
+    tasks = {item["id"]: _memory_task(item) for item in items}
+    return [
+        replace(
+            tasks[item["id"]],
+            group=f"{PREFIX}memory_{item['id'].removeprefix(item['category'] + '_')}",
+            prerequisites=tuple(tasks[name] for name in item["before"]),
+        )
+        for item in items
+        if item["truth"] is not None
+    ]
+
+
+def _memory_task(item: JsonObject) -> Task:
+    state = _state(
+        kind="memory",
+        category=item["category"],
+        entry=item["entry"],
+        truth=item["truth"],
+        tools=item["tools"],
+        users=item["turns"][1:],
+        opening=item["opening"],
+        memory=None,
+    )
+    later = tuple(m["content"] for turn in item["turns"][1:] for m in turn)
+    return Task(
+        PREFIX + item["id"], item["category"], tuple(item["turns"][0]), tuple(item["tools"]), state, later_prompts=later
+    )
+
+
+def _state(**fields: object) -> str:
+    return json.dumps(fields, ensure_ascii=False)
