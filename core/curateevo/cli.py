@@ -19,10 +19,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from curateevo.api.errors import ContractBroken, CurateEvoError, ExitCode, PolicyRejected
+from curateevo.api.errors import ContractBroken, CurateEvoError, ExitCode, PolicyRejected, SpecInvalid
 from curateevo.api.evolution import CurationEvolution, EvolutionPhase, PolicyVersion, Reason, Stage
 from curateevo.api.parse import parse_evolution
-from curateevo.api.spec import Corpus, CorpusSource, Memory, Sandbox, Splits
+from curateevo.api.spec import Corpus, CorpusSource, Memory, Sampling, Sandbox, Splits
 from curateevo.api.stage import (
     CurateParams,
     CurateSummary,
@@ -227,6 +227,45 @@ def curate(
     )
     _print_profile(json.loads((output / "profile.json").read_text()))
     out.print(Text(f"resources: {output}"))
+
+
+@app.command()
+def evaluate(
+    suite: Annotated[str, typer.Option(help="toolworld, bfcl, or a plug-in's name")],
+    endpoint: Annotated[str, typer.Option(help="an OpenAI-compatible server, with its /v1; key in CURATEEVO_API_KEY")],
+    model: Annotated[str, typer.Option(help="the model's name on that server")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="folder; the same command goes on in it")],
+    params: Annotated[str, typer.Option(help="the suite's params, as YAML")] = "{}",
+    repeats: Annotated[int, typer.Option(min=1, help="runs of each task; at temperature 0 one")] = 1,
+    temperature: Annotated[float, typer.Option(min=0.0, max=2.0)] = Sampling().temperature,
+    max_turns: Annotated[int, typer.Option(min=1, help="answers to one user turn, at most")] = Sampling().max_turns,
+    max_tokens: Annotated[int, typer.Option(min=1, help="generated tokens per answer")] = Sampling().max_tokens,
+    concurrency: Annotated[int, typer.Option(min=1, help="episodes at once")] = 16,
+    seed: int = 0,
+) -> None:
+    """Score a served model on a suite, with what doing nothing scores beside it. Killed, it goes on where it was."""
+    from curateevo.local.suites import evaluate_served, scores_table
+
+    try:
+        parsed = yaml.safe_load(params)
+    except yaml.YAMLError as error:
+        raise SpecInvalid(f"--params is no YAML: {error}", "e.g. '{categories: [live], perCategory: 20}'") from error
+    request = {
+        "suite": {"name": suite, "params": parsed or {}},
+        "endpoint": endpoint,
+        "model": model,
+        "sampling": {"temperature": temperature, "maxTurns": max_turns, "maxTokens": max_tokens},
+        "repeats": repeats,
+        "seed": seed,
+        "concurrency": concurrency,
+    }
+    scores = evaluate_served(request, output)
+    out.print(scores_table(scores))
+    for name, count in scores["errors"].items():
+        out.print(Text(f"not measured: {count} of {scores['episodes']} episodes: {name}", style="yellow"))
+    if scores["missing"]:
+        out.print(Text("the same command tries those again that were not measured"))
+    out.print(Text(f"scores: {output / 'scores.json'}"))
 
 
 @app.command()

@@ -183,15 +183,16 @@ def _play_together(model: ChatModel, episodes: Sequence[Episode], rules: Rules, 
 
 def _play_apart(model: ChatModel, episodes: Sequence[Episode], rules: Rules, ended: Callable[[int], None]) -> None:
     """Each episode in a thread of a pool."""
-
-    def play_one(episode: Episode) -> None:
-        while episode.state is State.ASKING:
-            [answer] = model.answer([episode.conversation], rules.generation, [episode.turn_seed])
-            advance(episode, answer, rules.max_turns)
-
     with ThreadPoolExecutor(model.concurrency) as pool:
-        for n, _ in enumerate(pool.map(play_one, episodes), start=1):
+        for n, _ in enumerate(pool.map(lambda episode: play_one(model, episode, rules), episodes), start=1):
             ended(n)
+
+
+def play_one(model: ChatModel, episode: Episode, rules: Rules) -> None:
+    """Play one episode to its end."""
+    while episode.state is State.ASKING:
+        [answer] = model.answer([episode.conversation], rules.generation, [episode.turn_seed])
+        advance(episode, answer, rules.max_turns)
 
 
 def _asking(episodes: Iterable[Episode]) -> list[Episode]:
