@@ -142,6 +142,18 @@ def test_the_user_goes_on_and_new_functions_come_when_they_are_said_to() -> None
     assert any("more functions" in text for text in users)
 
 
+def test_the_reward_of_turns_is_the_share_that_is_right_from_the_first_on() -> None:
+    [task] = [t for t in some(200, "multi_turn_base") if t.id == "bfcl/multi_turn_base_0"]
+    made = gold_answers(task)
+    total = 1 + len(task.later_prompts)
+    first = run(Scripted(in_turn(*made[:2])), task).score()
+    assert (first.success, first.reward) == (0.0, 1 / total)
+    alone = SUITE.environment(task.state)
+    for call in made[0].calls:
+        alone.call(call.name, call.arguments or {})
+    assert alone.score("Done.").reward == 1 / total, "as GRPO sees it: the user has not gone on"
+
+
 def test_calls_that_cannot_be_read_end_a_turn_and_not_the_conversation() -> None:
     [task] = some(1, "multi_turn_base")
     broken = Answer(content="<tool_call>{", malformed=True)

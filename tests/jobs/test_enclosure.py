@@ -54,7 +54,7 @@ def enclosure() -> Iterator[Enclosure]:
 
 
 def test_the_reference_is_right_under_every_layer_of_the_wall(enclosure: Enclosure) -> None:
-    assert enclosure.ask(job(GOLD)) == {"valid": True, "kind": ""}
+    assert enclosure.ask(job(GOLD)) == {"right": 1}
     assert {"rlimits", "seccomp"} <= set(enclosure.tier.split("+"))
 
 
@@ -62,32 +62,32 @@ def test_the_reference_is_right_under_every_layer_of_the_wall(enclosure: Enclosu
 def test_what_a_text_would_do_as_code_is_contained_and_wrong(attack: str, enclosure: Enclosure, tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     try:
-        valid = enclosure.ask(job(attack.format(scratch=tmp_path)))["valid"]
+        right = enclosure.ask(job(attack.format(scratch=tmp_path)))["right"]
     except Stopped:
-        valid = False
-    assert not valid
+        right = 0
+    assert not right
     assert not (tmp_path / "owned").exists()
-    assert enclosure.ask(job(GOLD))["valid"], "the next job is not touched"
+    assert enclosure.ask(job(GOLD))["right"], "the next job is not touched"
 
 
 def test_a_job_leaves_nothing_to_the_next(enclosure: Enclosure) -> None:
     poison = "__import__('sys').modules.clear()"
     with pytest.raises(Stopped):
         enclosure.ask(job(poison))
-    assert not enclosure.ask(job("ls(a=False, b=1)"))["valid"]
-    assert enclosure.ask(job(GOLD))["valid"]
+    assert not enclosure.ask(job("ls(a=False, b=1)"))["right"]
+    assert enclosure.ask(job(GOLD))["right"]
 
 
 def test_threads_ask_at_once_and_each_has_its_own_answer(enclosure: Enclosure) -> None:
     texts = [GOLD, "pwd()"] * 12
     with ThreadPoolExecutor(6) as pool:
-        answers = list(pool.map(lambda text: enclosure.ask(job(text))["valid"], texts))
-    assert answers == [text == GOLD for text in texts]
+        answers = list(pool.map(lambda text: enclosure.ask(job(text))["right"], texts))
+    assert answers == [int(text == GOLD) for text in texts]
 
 
 def test_no_process_is_left_when_it_is_closed() -> None:
     opened = Enclosure(INSIDE)
-    assert opened.ask(job(GOLD))["valid"]
+    assert opened.ask(job(GOLD))["right"]
     host = opened._host
     assert host is not None
     children = Path(f"/proc/{host.process.pid}/task/{host.process.pid}/children").read_text()
@@ -104,11 +104,11 @@ def test_a_module_that_cannot_be_imported_is_said_with_its_error() -> None:
 
 def test_a_host_that_died_is_started_anew() -> None:
     opened = Enclosure(INSIDE)
-    assert opened.ask(job(GOLD))["valid"]
+    assert opened.ask(job(GOLD))["right"]
     assert opened._host is not None
     opened._host.process.kill()
     opened._host.process.wait()
     with pytest.raises(Transient):
         opened.ask(job(GOLD))
-    assert opened.ask(job(GOLD))["valid"]
+    assert opened.ask(job(GOLD))["right"]
     opened.close()

@@ -55,12 +55,22 @@ def answer(job: JsonObject) -> JsonObject:
             language = Language(job["language"])
             return _valid(ast_checker(job["functions"], job["calls"], job["truth"], language, job["category"], MODEL))
         case "turns":
-            entry = job["entry"]
-            return _valid(multi_turn_checker(job["turns"], job["truth"], entry, job["category"], MODEL))
+            return {"right": right_turns(job["turns"], job["truth"], job["entry"], job["category"])}
         case "text":
             return _valid(agentic_checker(job["text"], job["truth"]))
         case other:
             raise ValueError(f"no job {other!r}")
+
+
+def right_turns(turns: list[Any], truth: list[Any], entry: JsonObject, category: str) -> int:
+    """How many user turns are right from the first on. The checker stops at the first wrong one, and says no number.
+
+    It keeps environments by the model's name: another one for each look.
+    """
+    for number in range(1, min(len(turns), len(truth)) + 1):
+        if not multi_turn_checker(turns[:number], truth[:number], entry, category, f"{MODEL}{number}")["valid"]:
+            return number - 1
+    return min(len(turns), len(truth))
 
 
 def _valid(result: JsonObject) -> JsonObject:

@@ -90,13 +90,18 @@ class Turns:
         checks = {"called": any(self.turns), "all_turns": len(self.turns) == wanted}
         if self.stopped:
             checks["stopped"] = True
-        if not checks["all_turns"] or self.stopped:
+        if self.stopped:
             return Score(0.0, 0.0, checks)
         known = names_of(self.tools)
         # To the checker it is all the same how the calls of a turn were spread over answers.
         turns = [[[as_text(call, known)] for call in turn] for turn in self.turns]
         job = {"do": "turns", "turns": turns, **{key: self.state[key] for key in ("truth", "entry", "category")}}
-        return judged(job, checks)
+        try:
+            right = int(inside().ask(job)["right"])
+        except Stopped:
+            return Score(0.0, 0.0, {**checks, "stopped": True})
+        # An episode of GRPO ends with the first user turn: its reward is this turn's share.
+        return Score(float(right == wanted), right / wanted, checks)
 
 
 @dataclass(slots=True)
