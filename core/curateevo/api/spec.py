@@ -91,7 +91,7 @@ class BaseModelRef(Model):
 
 class SuiteRef(Model):
     name: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$", max_length=63)]
-    """toolworld, or `corpus`: next calls of held-out corpus trajectories."""
+    """toolworld, bfcl, `corpus` (next calls of held-out corpus trajectories), or the name of a plug-in."""
     params: Args = Field(default_factory=dict)
     """What the suite takes; see its page."""
 
@@ -111,7 +111,7 @@ class Sampling(Model):
     temperature: Annotated[float, Field(ge=0.0, le=2.0, allow_inf_nan=False)] = 0.0
     """0: always the likeliest token."""
     max_turns: Annotated[int, Field(ge=1, le=1000)] = 20
-    """Turns of an episode, at most."""
+    """Answers to one user turn, at most."""
     max_tokens: Annotated[int, Field(ge=1, le=131_072)] = 1024
     """Generated tokens per turn, at most."""
 

@@ -67,7 +67,7 @@ def _ast_call(state: JsonObject, truth: JsonObject) -> tuple[str, JsonObject]:
     for key, values in possible.items():
         if key not in required and "" in values and (values[0] in ("", []) or key not in schema):
             continue
-        value = _plain(next((v for v in values if v != ""), []))
+        value = _plain(next((v for v in values if v != ""), ""))
         arguments[key] = value if state["language"] == "python" else _source(value, schema[key], state["language"])
     return name.replace(".", "_"), arguments
 
