@@ -1,0 +1,23 @@
+"""The examples for clusters: every stage of theirs renders, and to pods that a restricted namespace admits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from curateevo.api.evolution import Stage
+from curateevo.api.parse import parse_evolution
+from tests.operator.render.cases import pods, render
+from tests.operator.render.restricted import violations
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+@pytest.mark.parametrize("name", ["cluster", "qwen3-4b-bfcl"])
+@pytest.mark.parametrize("stage", [s for s in Stage if s is not Stage.FLOORS])
+def test_every_stage_of_an_example_renders(name: str, stage: Stage) -> None:
+    path = EXAMPLES / f"{name}.yaml"
+    found = pods(render(stage, parse_evolution(path.read_text(), str(path)).spec))
+    assert found
+    assert not [v for pod in found for v in violations(pod)]
