@@ -74,6 +74,8 @@ def main(argv: Sequence[str]) -> int:
         return _fail(ContractBroken(f"{'.'.join(map(str, first['loc']))}: {first['msg']}"))
     except CurateEvoError as error:
         return _fail(error)
+    except KeyboardInterrupt:
+        return 130
     finally:
         progress.close()
     return 0

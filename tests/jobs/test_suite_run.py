@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from curateevo.api.errors import ContractBroken, Denied
-from curateevo_jobs.agents.chat import Answer, AnswerError, Conversation
+from curateevo_jobs.agents.chat import Answer, AnswerError, Conversation, parse_call
 from curateevo_jobs.agents.scripted import Scripted
 from curateevo_jobs.benchmarks import registry
 from curateevo_jobs.benchmarks.bfcl.gold import gold_answers
@@ -103,6 +103,33 @@ def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
     run(tmp_path, Scripted(gold, 4))
     with pytest.raises(ContractBroken, match="another model, seed"):
         run(tmp_path, Scripted(gold, 4), model="n", seed=1)
+
+
+def test_questions_to_a_memory_come_after_the_conversations_that_fill_it(tmp_path: Path) -> None:
+    def reply(conversation: Conversation) -> Answer:
+        seen = "".join(str(m["content"]) for m in conversation.messages if m["role"] == "system")
+        if "For your final answer" in seen:
+            return Answer(content="Michael" if "the user is Michael" in seen else "I do not know")
+        if conversation.messages[-1]["role"] == "tool":
+            return Answer(content="Noted.")
+        return Answer(calls=(parse_call("core_memory_add", '{"key": "user", "value": "the user is Michael"}'),))
+
+    params = {"categories": ["memory_kv"]}
+    first = [t for t in SUITE.tasks(params) if t.id.endswith(("_0-customer-0", "_1-customer-1"))]
+
+    class Few:
+        name = "bfcl"
+        environment = staticmethod(SUITE.environment)
+
+        def tasks(self, params: Any) -> list[Any]:
+            return first
+
+    scores = run_suite(request(tmp_path), Few(), Scripted(reply, 4), Silent())
+    assert {row["task"]: row["success"] for row in read_rows(tmp_path / "results.jsonl")} == {
+        first[0].id: 1.0,
+        first[1].id: 0.0,
+    }
+    assert scores["all"]["nothing"] == 0.0
 
 
 def test_a_server_that_refuses_the_key_ends_the_run_at_once(tmp_path: Path) -> None:

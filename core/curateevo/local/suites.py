@@ -15,6 +15,7 @@ from curateevo.api.errors import ContractBroken, CurateEvoError, Denied, ExitCod
 from curateevo.policy.confine import die_with_parent
 
 SCORES = "scores.json"
+INTERRUPTED = 130
 ERRORS: dict[int, type[CurateEvoError]] = {
     ExitCode.CONTRACT_BROKEN: ContractBroken,
     ExitCode.TRANSIENT: Transient,
@@ -33,6 +34,8 @@ def evaluate_served(request: dict[str, Any], folder: Path) -> dict[str, Any]:
         done = subprocess.run(
             command, stdout=sys.stderr, stderr=stderr, text=True, check=False, preexec_fn=die_with_parent
         )
+    if done.returncode == INTERRUPTED:
+        raise KeyboardInterrupt
     if done.returncode in ERRORS:
         raise ERRORS[done.returncode]((done.stderr or "the evaluation ended; its error stands above").strip())
     if done.returncode != 0:

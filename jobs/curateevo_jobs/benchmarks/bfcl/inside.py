@@ -74,7 +74,7 @@ def right_turns(turns: list[Any], truth: list[Any], entry: JsonObject, category:
 
 
 def _valid(result: JsonObject) -> JsonObject:
-    return {"valid": bool(result["valid"]), "kind": str(result.get("error_type", ""))}
+    return {"valid": bool(result["valid"])}
 
 
 def act(entry: JsonObject, calls: list[tuple[str, JsonObject]], memory: JsonObject | None) -> JsonObject:
