@@ -158,6 +158,17 @@ def test_a_run_of_nothing_needs_no_torch_and_no_model(base: Path, tmp_path: Path
     assert 0 < summary.scores["nothing"]["sel"].p < 0.2
 
 
+def test_tasks_with_prerequisites_are_scored_and_the_prerequisites_are_not(base: Path, tmp_path: Path) -> None:
+    suites = (SuiteRef(name="bfcl", params={"categories": ["memory_kv"], "perCategory": 4}),)
+    params = params_for(base, SUBJECTS[2], evaluation=Evaluation(suites=suites, repeats=1))
+    run = support.make_run(tmp_path, params)
+    ids = [t.id for t in registry.suite("bfcl").tasks(suites[0].params)]
+    (run.inputs / "splits.json").write_text(json.dumps({"diag": [], "sel": ids, "test": []}))
+    evaluate(run, params)
+    rows = [json.loads(line) for line in (run.output / "sel" / "results.jsonl").read_text().splitlines()]
+    assert [(row["task"], row["success"], row["error"]) for row in rows] == [(i, 0.0, None) for i in sorted(ids)]
+
+
 def trial(task: str, success: float | None, transient: bool = True, repeat: int = 0) -> Trial:
     environment = registry.suite("toolworld").environment(registry.suite("toolworld").tasks({"perSkill": 1})[0].state)
     episode = Episode(0, [], [], environment, tokens=3)
