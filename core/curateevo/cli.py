@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 import yaml
@@ -22,7 +22,7 @@ from rich.text import Text
 from curateevo.api.errors import ContractBroken, CurateEvoError, ExitCode, PolicyRejected, SpecInvalid
 from curateevo.api.evolution import CurationEvolution, EvolutionPhase, PolicyVersion, Reason, Stage
 from curateevo.api.parse import parse_evolution
-from curateevo.api.spec import Corpus, CorpusSource, Memory, Sampling, Sandbox, Splits
+from curateevo.api.spec import Corpus, CorpusFormat, CorpusSource, Memory, Sampling, Sandbox, Splits
 from curateevo.api.stage import (
     CurateParams,
     CurateSummary,
@@ -178,7 +178,7 @@ def pull_run(
 def ingest(
     sources: Annotated[list[str], typer.Argument(help="files, globs, folders or URIs", metavar="SOURCE...")],
     output: Annotated[Path, typer.Option("-o", "--output", help="folder of the corpus")],
-    format: Annotated[str, typer.Option(help="auto, openai, atif, tau-bench or toolworld")] = "auto",
+    format: Annotated[str, typer.Option(help=", ".join(get_args(CorpusFormat)))] = "auto",
     max_set_aside_fraction: Annotated[float, typer.Option(help="rows that may be unreadable, 0..1")] = 0.02,
 ) -> None:
     """Read trajectories into a corpus: Parquet, features, profile; broken rows are set aside and named."""
@@ -188,6 +188,7 @@ def ingest(
     summary = manifest.summary
     assert isinstance(summary, IngestSummary)
     out.print(Text(f"{summary.trajectories} trajectories, {summary.turns} turns, {summary.successes} successes"))
+    out.print(Text(f"read as {_counts(summary.formats)}; licence: {_counts(summary.licences)}"))
     if summary.set_aside:
         out.print(Text(f"{summary.set_aside} rows set aside: {output / 'set_aside.jsonl'}", style="yellow"))
     out.print(Text(f"corpus: {output}"))
@@ -352,6 +353,10 @@ def policy_submit(run: RunDir, file: Annotated[Path, typer.Argument(help="the ne
     if not _store(evolution).put_once(submission_key(uid, number), source.encode()):
         raise ContractBroken(f"version {number} has its submission already", "go on with `curateevo run`")
     out.print(Text(f"submitted for version {number}: {policy_digest(source)}; go on with `curateevo run`"))
+
+
+def _counts(counted: dict[str, int]) -> str:
+    return ", ".join(f"{name} {number}" for name, number in counted.items())
 
 
 def _interrupt(number: int, frame: object) -> None:

@@ -75,6 +75,8 @@ def ingest(run: StageRun, params: IngestParams) -> StageResult:
             set_aside=len(reading.set_aside),
             leaked=len(leaked),
             dev_tasks={name: len(ids) for name, ids in splits.items()},
+            formats=reading.formats,
+            licences=reading.licences,
         )
     )
 

@@ -19,6 +19,21 @@ Args = Annotated[dict[str, Any], Field(max_length=256)]
 Seconds = Annotated[int, Field(ge=1, le=2_592_000)]
 Quantity = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$", max_length=32)]
 
+CorpusFormat = Literal[
+    "auto",
+    "openai",
+    "atif",
+    "otlp",
+    "claude-code",
+    "sharegpt",
+    "toucan",
+    "swe-agent",
+    "tau-bench",
+    "bfcl",
+    "toolworld",
+]
+"""How trajectories are written: docs/corpora.md."""
+
 
 class Focus(StrEnum):
     """What one round's edit is for."""
@@ -66,9 +81,10 @@ class ConfigMapKeyRef(Model):
 
 class CorpusSource(Model):
     uri: Uri
-    """A file, a glob or an object prefix: a path, file://, s3://, or toolworld://?seed=N for the built-in corpus."""
-    format: Literal["auto", "openai", "atif", "tau-bench", "toolworld"] = "auto"
-    """How the rows are written; `auto` looks at the content."""
+    """A file, a glob or an object prefix: a path, file://, s3://; hub://NAME, a public data set by agentpile's name; or
+    toolworld://?seed=N, the built-in corpus."""
+    format: CorpusFormat = "auto"
+    """How the rows are written; `auto` looks at the content of each file and row."""
 
 
 class Corpus(Model):

@@ -23,7 +23,7 @@ from curateevo.api.spec import (
     Training,
 )
 
-STAGE_FORMAT = 1
+STAGE_FORMAT = 2
 """Raised when a stage's output for equal inputs changes: cached work of older formats is not used."""
 
 
@@ -189,6 +189,10 @@ class IngestSummary(Model):
     """Trajectories kept out since they solve a dev task."""
     dev_tasks: dict[str, int] = Field(default_factory=dict)
     """Number of tasks by split."""
+    formats: dict[str, int] = Field(default_factory=dict)
+    """Trajectories read by the format that they were read as."""
+    licences: dict[str, int] = Field(default_factory=dict)
+    """Trajectories read by what is known of their licence."""
 
 
 class CurateSummary(Model):

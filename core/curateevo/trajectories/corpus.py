@@ -75,6 +75,8 @@ ROW_SCHEMA = pl.Schema(
         "tail": pl.String(),
         "tools": pl.String(),
         "labels": pl.String(),
+        "format": pl.String(),
+        "licence": pl.String(),
     }
 )
 
@@ -105,6 +107,8 @@ def _to_row(t: Trajectory) -> JsonObject:
         "tail": json.dumps(t.tail, ensure_ascii=False),
         "tools": json.dumps(t.tools, ensure_ascii=False),
         "labels": json.dumps(t.labels, ensure_ascii=False, sort_keys=True),
+        "format": t.format,
+        "licence": t.licence,
     }
 
 
@@ -130,4 +134,6 @@ def _from_row(row: JsonObject) -> Trajectory:
         tail=tuple(json.loads(row["tail"])),
         outcome=RunOutcome(row["success"], row["reward"]),
         labels=json.loads(row["labels"]),
+        format=row["format"],
+        licence=row["licence"],
     )

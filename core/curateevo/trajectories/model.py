@@ -96,7 +96,11 @@ class Trajectory:
     """User messages that nobody answered."""
     outcome: RunOutcome = RunOutcome()
     labels: JsonObject = field(default_factory=dict)
-    """What else the source said, licence included."""
+    """What else the source said."""
+    format: str = ""
+    """The format that it was read as."""
+    licence: str | None = None
+    """What the source, or its format, says of its licence; None when nothing does."""
 
     def messages(self, keep: Iterable[int] | None = None) -> list[Message]:
         """OpenAI messages of the opening and of the turns in `keep` (all when None)."""

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import glob
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from curateevo.api.errors import CorpusInvalid
-from curateevo.trajectories.formats.detect import PARSERS, parse_auto
-from curateevo.trajectories.formats.documents import documents
+from curateevo.trajectories.formats.detect import FILE_READERS, PARSERS, detect_file, detect_or_refuse
+from curateevo.trajectories.formats.documents import Document, documents
 from curateevo.trajectories.model import RowInvalid, Trajectory, check
 
 NAMED = 10
+SUFFIXES = (".json", ".jsonl", ".parquet", ".traj")
+"""The files of a folder that are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +42,23 @@ class Reading:
     def rows(self) -> int:
         return len(self.trajectories) + len(self.set_aside)
 
+    @property
+    def formats(self) -> dict[str, int]:
+        """Trajectories by the format that they were read as, most frequent first."""
+        return dict(Counter(t.format for t in self.trajectories).most_common())
+
+    @property
+    def licences(self) -> dict[str, int]:
+        """Trajectories by what is known of their licence."""
+        return dict(Counter(t.licence or "not stated" for t in self.trajectories).most_common())
+
 
 def source_files(uri: str, base: Path) -> list[Path]:
     """The files behind a path, a glob, a folder or a file:// URI, sorted. Raises CorpusInvalid when there is none."""
     pattern = uri.removeprefix("file://")
     path = Path(pattern) if Path(pattern).is_absolute() else base / pattern
     if path.is_dir():
-        found = sorted(p for p in path.rglob("*") if p.suffix in (".json", ".jsonl"))
+        found = sorted(p for p in path.rglob("*") if p.suffix in SUFFIXES)
     else:
         matches = glob.glob(str(path), recursive=True)  # noqa: PTH207  an absolute pattern is fine here
         found = sorted(Path(p) for p in matches if Path(p).is_file())
@@ -56,30 +69,42 @@ def source_files(uri: str, base: Path) -> list[Path]:
 
 def read_files(files: Sequence[tuple[Path, str]], on_row: Callable[[int], None] = lambda rows: None) -> Reading:
     """Read (file, format) pairs in order. Ids that occur twice get `#2`, `#3`, ... `on_row` hears the count so far."""
+    return collect((row for path, format_name in files for row in read_file(path, format_name)), on_row)
+
+
+def collect(rows: Iterable[Trajectory | SetAside], on_row: Callable[[int], None] = lambda rows: None) -> Reading:
+    """Rows from wherever, told apart by id."""
     reading, used = Reading(), dict[str, int]()
-    for path, format_name in files:
-        for row in _read_file(path, format_name):
-            if isinstance(row, SetAside):
-                reading.set_aside.append(row)
-            else:
-                reading.trajectories.append(_with_unique_id(row, used))
-            on_row(reading.rows)
+    for row in rows:
+        if isinstance(row, SetAside):
+            reading.set_aside.append(row)
+        else:
+            reading.trajectories.append(_with_unique_id(row, used))
+        on_row(reading.rows)
     return reading
 
 
-def _read_file(path: Path, format_name: str) -> Iterator[Trajectory | SetAside]:
-    parse = PARSERS.get(format_name, parse_auto)
-    for document in documents(path):
+def read_file(path: Path, format_name: str) -> Iterator[Trajectory | SetAside]:
+    """The rows of a file in order, each checked and marked with the format that it was read as."""
+    whole = detect_file(path) if format_name == "auto" else format_name
+    for document in FILE_READERS[whole](path) if whole in FILE_READERS else documents(path):
         if document.problem is not None:
             yield SetAside(str(path), document.line, document.problem)
             continue
         try:
-            trajectory = parse(document.value, f"{path.name}:{document.line}")
+            trajectory = _parse(document, path, whole or format_name)
             check(trajectory)
         except RowInvalid as error:
             yield SetAside(str(path), document.line, str(error))
         else:
             yield trajectory
+
+
+def _parse(document: Document, path: Path, format_name: str) -> Trajectory:
+    if isinstance(document.value, Trajectory):
+        return replace(document.value, format=format_name)
+    name = detect_or_refuse(document.value) if format_name == "auto" else format_name
+    return replace(PARSERS[name](document.value, f"{path.name}:{document.line}"), format=name)
 
 
 def _with_unique_id(trajectory: Trajectory, used: dict[str, int]) -> Trajectory:

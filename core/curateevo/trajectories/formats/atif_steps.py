@@ -1,4 +1,4 @@
-"""ATIF records (as agentpile makes them of OpenAI chats and of ATIF files) to our turns."""
+"""ATIF's steps, which is what agentpile makes of every format that it reads, to our turns."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import agentpile
 from curateevo.trajectories.model import Call, JsonObject, RowInvalid, Turn, split_opening
 
 EXTENSION = "agentpile"
+OURS = "curateevo"
+"""Keys in `extra`: what agentpile, and what we, keep beside ATIF's fields."""
 READER_ERRORS = (agentpile.AgentpileError, AttributeError, KeyError, TypeError, ValueError, IndexError)
 
 
@@ -34,8 +36,18 @@ def read_record(row: Any, reader: str) -> Any:
         raise RowInvalid(f"{reader}: {error or type(error).__name__}") from error
 
 
+def read_chat(messages: list[Any]) -> Conversation:
+    """The turns of OpenAI messages. Raises RowInvalid."""
+    if not all(isinstance(m, dict) and isinstance(m.get("role"), str) for m in messages):
+        raise RowInvalid("every message must be an object with a role")
+    return conversation(read_record({"messages": unique_call_ids(messages)}, "openai-messages").steps)
+
+
 def conversation(steps: list[JsonObject]) -> Conversation:
-    """ATIF steps to turns. Raises RowInvalid for orphan results, missing results and system messages in the middle."""
+    """ATIF steps to turns. Raises RowInvalid for orphan results, missing results and system messages in the middle.
+
+    A log may end with a call that nothing answers (`submit`, `finish`): those results are empty.
+    """
     system: list[str] = []
     users: list[str] = []
     turns: list[Turn] = []
@@ -51,7 +63,7 @@ def conversation(steps: list[JsonObject]) -> Conversation:
                     raise RowInvalid(f"step {number}: a tool result before any call")
                 users.append(text)
             case "agent":
-                turns.append(_turn(step, tuple(users), text, number))
+                turns.append(_turn(step, tuple(users), text, number, is_last=number == len(steps)))
                 users = []
             case other:
                 raise RowInvalid(f"step {number}: unknown source {other!r}")
@@ -59,7 +71,7 @@ def conversation(steps: list[JsonObject]) -> Conversation:
     return Conversation("\n".join(system) if system else None, head, rest, tuple(users))
 
 
-def _turn(step: JsonObject, users: tuple[str, ...], text: str, number: int) -> Turn:
+def _turn(step: JsonObject, users: tuple[str, ...], text: str, number: int, *, is_last: bool) -> Turn:
     extra = _extension(step).get("calls", {})
     calls = tuple(_call(raw, extra.get(raw.get("tool_call_id"), {})) for raw in step.get("tool_calls") or ())
     answers: dict[str, str] = {}
@@ -70,6 +82,8 @@ def _turn(step: JsonObject, users: tuple[str, ...], text: str, number: int) -> T
         if call_id in answers:
             raise RowInvalid(f"step {number}: call {call_id!r} has two results")
         answers[call_id] = _text(result.get("content"))
+    if is_last and not answers:
+        answers = {c.id: "" for c in calls}
     missing = [c.id for c in calls if c.id not in answers]
     if missing:
         raise RowInvalid(f"step {number}: call {missing[0]!r} has no result")
@@ -83,6 +97,8 @@ def _call(raw: JsonObject, extra: JsonObject) -> Call:
     if extra.get("arguments_state") == "unparsed":
         source = extra.get("arguments_raw")
         arguments = source if isinstance(source, str) else json.dumps(source, ensure_ascii=False)
+    elif isinstance(ours := (raw.get("extra") or {}).get(OURS), dict) and isinstance(ours.get("arguments"), str):
+        arguments = ours["arguments"]
     else:
         arguments = json.dumps(raw.get("arguments") or {}, ensure_ascii=False)
     return Call(str(raw["tool_call_id"]), str(raw.get("function_name") or ""), arguments)

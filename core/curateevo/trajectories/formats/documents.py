@@ -1,4 +1,4 @@
-"""A file as numbered JSON documents. A broken one is named with its line and never ends the file."""
+"""A file as numbered documents: JSON by line, Parquet by row. A broken one is named and never ends the file."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import polars as pl
+
 MAX_LINE_BYTES = 64 << 20
 MAX_ARRAY_BYTES = 2 << 30
 PEEK_BYTES = 4096
+PARQUET_ROWS = 1024
+"""Rows of a Parquet file that are in memory at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One JSON value at a line of a file, or why there is none."""
+    """One value at a line of a file (a row of Parquet, from 1), or why there is none."""
 
     line: int
     value: Any = None
@@ -24,7 +28,10 @@ class Document:
 
 
 def documents(path: Path) -> Iterator[Document]:
-    """The JSON documents of `path`: the items of one array, one object, or one object a line (JSONL)."""
+    """The documents of `path`: rows of Parquet; of JSON, the items of one array, one object, or one object a line."""
+    if path.suffix == ".parquet":
+        yield from _parquet_rows(path)
+        return
     with path.open("rb") as stream:
         start = stream.read(PEEK_BYTES).lstrip(b"\xef\xbb\xbf \t\r\n")
         stream.seek(0)
@@ -36,6 +43,23 @@ def documents(path: Path) -> Iterator[Document]:
             yield from _lines(stream)
 
 
+def _parquet_rows(path: Path) -> Iterator[Document]:
+    """Rows as objects. A null within a struct is a field that another row has: it is left out."""
+    try:
+        frame = pl.scan_parquet(path)
+        for start in range(0, frame.select(pl.len()).collect().item(), PARQUET_ROWS):
+            for number, row in enumerate(frame.slice(start, PARQUET_ROWS).collect().iter_rows(named=True), start + 1):
+                yield Document(number, _without_nulls(row))
+    except (OSError, pl.exceptions.PolarsError) as error:
+        yield Document(1, problem=f"not Parquet: {error}")
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(v) for key, v in value.items() if v is not None}
+    return [_without_nulls(v) for v in value] if isinstance(value, list) else value
+
+
 def _is_one_object(path: Path, stream: BinaryIO) -> bool:
     """A pretty-printed object: its first line is not JSON by itself."""
     if path.suffix == ".jsonl":
@@ -44,7 +68,7 @@ def _is_one_object(path: Path, stream: BinaryIO) -> bool:
     try:
         json.loads(line)
     except ValueError:
-        return path.suffix == ".json" and line.strip() == b"{"
+        return path.suffix in (".json", ".traj") and line.strip() == b"{"
     return False
 
 

@@ -1,26 +1,25 @@
 """OpenAI chats with tools: `{"messages": [...], "tools": [...]}`, and where known `id`, `task`, `outcome` beside them.
 
-`task` holds `id`, `prompt`, `env`, `state`, `tags`; `outcome` holds `success` and `reward`. Read by agentpile.
+`task` holds `id`, `prompt`, `env`, `state`, `tags`; `outcome` holds `success` and `reward`; `tools` may be JSON text,
+as in TRL's rows. Read by agentpile.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from curateevo.trajectories.formats.atif_steps import conversation, read_record, unique_call_ids
+from curateevo.trajectories.formats.atif_steps import read_chat
+from curateevo.trajectories.formats.transcript import json_field
 from curateevo.trajectories.model import JsonObject, RowInvalid, RunOutcome, TaskRef, Trajectory, tool_name
 
-KNOWN = {"id", "source", "messages", "tools", "task", "outcome", "success", "reward"}
+KNOWN = {"id", "source", "messages", "tools", "task", "outcome", "success", "reward", "licence", "license"}
 
 
 def parse_openai(row: Any, source: str) -> Trajectory:
     """One row to a trajectory. `source` names file and line. Raises RowInvalid."""
     if not isinstance(row, dict) or not isinstance(row.get("messages"), list):
         raise RowInvalid("expected an object with a list `messages`")
-    if not all(isinstance(m, dict) and isinstance(m.get("role"), str) for m in row["messages"]):
-        raise RowInvalid("every message must be an object with a role")
-    record = read_record({"messages": unique_call_ids(row["messages"])}, "openai-messages")
-    parts = conversation(record.steps)
+    parts = read_chat(row["messages"])
     return Trajectory(
         id=str(row.get("id") or source),
         source=str(row.get("source") or source),
@@ -32,6 +31,7 @@ def parse_openai(row: Any, source: str) -> Trajectory:
         tail=parts.tail,
         outcome=parse_outcome(row),
         labels={key: value for key, value in row.items() if key not in KNOWN},
+        licence=parse_licence(row),
     )
 
 
@@ -58,6 +58,8 @@ def parse_task(raw: Any, head: tuple[str, ...], fallback: str) -> TaskRef:
 
 
 def parse_tools(raw: Any) -> tuple[JsonObject, ...]:
+    """OpenAI tool schemas, or their JSON text, sorted by name. Raises RowInvalid."""
+    raw = json_field({"tools": raw}, "tools")
     if raw is None:
         return ()
     if not isinstance(raw, list) or not all(isinstance(t, dict) and tool_name(t) for t in raw):
@@ -74,3 +76,9 @@ def parse_outcome(row: JsonObject) -> RunOutcome:
     if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float)):
         raise RowInvalid("`reward` must be a number or null")
     return RunOutcome(success, None if reward is None else float(reward))
+
+
+def parse_licence(row: JsonObject) -> str | None:
+    """The licence that a row names, in either spelling."""
+    found = row.get("licence") or row.get("license")
+    return found if isinstance(found, str) else None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from curateevo.trajectories.formats.atif_steps import conversation, read_record, unique_call_ids
-from curateevo.trajectories.model import JsonObject, RowInvalid, RunOutcome, TaskRef, Trajectory, Turn
+from curateevo.trajectories.formats.atif_steps import read_chat
+from curateevo.trajectories.formats.observed import observed_tools
+from curateevo.trajectories.model import RowInvalid, RunOutcome, TaskRef, Trajectory
 
 SUCCESS_REWARD = 1.0
 
@@ -17,7 +18,7 @@ def parse_tau_bench(row: Any, source: str) -> Trajectory:
     reward = row.get("reward")
     if isinstance(reward, bool) or not isinstance(reward, int | float):
         raise RowInvalid("`reward` must be a number")
-    parts = conversation(read_record({"messages": unique_call_ids(row["traj"])}, "openai-messages").steps)
+    parts = read_chat(row["traj"])
     task_id = f"tau-bench/{row['task_id']}"
     return Trajectory(
         id=f"{task_id}/{row.get('trial', 0)}",
@@ -29,36 +30,6 @@ def parse_tau_bench(row: Any, source: str) -> Trajectory:
         turns=parts.turns,
         tail=parts.tail,
         outcome=RunOutcome(success=reward >= SUCCESS_REWARD, reward=float(reward)),
-        labels={"licence": "MIT (Sierra)", "trial": row.get("trial", 0)},
+        labels={"trial": row.get("trial", 0)},
+        licence="MIT (Sierra)",
     )
-
-
-def observed_tools(turns: tuple[Turn, ...]) -> tuple[JsonObject, ...]:
-    """Tool schemas as far as the calls show them: names and argument names, nothing required."""
-    seen: dict[str, dict[str, str]] = {}
-    for turn in turns:
-        for call in turn.calls:
-            arguments = seen.setdefault(call.name, {})
-            for name, value in (call.parsed() or {}).items():
-                arguments[name] = _json_type(value)
-    return tuple(
-        {
-            "type": "function",
-            "function": {
-                "name": name,
-                "description": name.replace("_", " "),
-                "parameters": {
-                    "type": "object",
-                    "properties": {a: {"type": t} for a, t in sorted(args.items())},
-                },
-            },
-        }
-        for name, args in sorted(seen.items())
-    )
-
-
-def _json_type(value: Any) -> str:
-    if isinstance(value, bool):
-        return "boolean"
-    kinds = ((int, "integer"), (float, "number"), (str, "string"), (list, "array"), (dict, "object"))
-    return next((name for kind, name in kinds if isinstance(value, kind)), "string")
