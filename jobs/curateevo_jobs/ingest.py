@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from urllib.parse import parse_qs, urlparse
 
@@ -13,14 +14,16 @@ from curateevo.api.spec import CorpusSource, SuiteRef
 from curateevo.api.stage import IngestParams, IngestSummary
 from curateevo.trajectories import corpus as layout
 from curateevo.trajectories.features import features_of
+from curateevo.trajectories.hub import read_hub
 from curateevo.trajectories.leakage import LeakIndex
 from curateevo.trajectories.model import Trajectory
 from curateevo.trajectories.profile import profile_of
 from curateevo.trajectories.reading import (
     Reading,
     SetAside,
+    collect,
     enforce_limit,
-    read_files,
+    read_file,
     source_files,
     write_set_aside,
 )
@@ -82,27 +85,30 @@ def ingest(run: StageRun, params: IngestParams) -> StageResult:
 
 
 def read_sources(run: StageRun, sources: Sequence[CorpusSource]) -> Reading:
-    """All sources in order: files, S3 objects, or the built-in generator."""
-    files: list[tuple[Path, str]] = []
+    """All sources in order: files, S3 objects, public data sets, or the built-in generator."""
+    rows: list[Iterable[Trajectory | SetAside]] = []
     for number, source in enumerate(sources):
         match urlparse(source.uri).scheme:
             case "toolworld":
-                files.append((_generated(source.uri, run.scratch / f"toolworld-{number}.jsonl"), "toolworld"))
+                path = _generated(source.uri, run.scratch / f"toolworld-{number}.jsonl")
+                rows.append(read_file(path, "toolworld"))
             case "s3":
-                files += [(p, source.format) for p in _from_s3(source.uri, run, number)]
+                rows += [read_file(p, source.format) for p in _from_s3(source.uri, run, number)]
+            case "hub":
+                rows.append(read_hub(source.uri))
             case "" | "file":
-                files += [(p, source.format) for p in source_files(source.uri, Path.cwd())]
+                rows += [read_file(p, source.format) for p in source_files(source.uri, Path.cwd())]
             case scheme:
                 raise CorpusInvalid(
                     f"corpus source {source.uri!r}: {scheme}:// is not supported",
-                    "use a path, file:// or s3://",
+                    "use a path, file://, s3:// or hub://",
                 )
 
     def report(rows: int) -> None:
         if rows % REPORT_EVERY == 0:
             run.progress.report("rows", rows, 0)
 
-    return read_files(files, report)
+    return collect(chain.from_iterable(rows), report)
 
 
 def keep_clean(
