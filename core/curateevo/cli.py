@@ -272,7 +272,7 @@ def evaluate(
 @app.command()
 def export(
     run: RunDir,
-    to: Annotated[str, typer.Option(help="trl or jsonl")],
+    to: Annotated[str, typer.Option(help="trl, verl, atif or jsonl")],
     output: Annotated[Path, typer.Option("-o", "--output", help="folder")],
 ) -> None:
     """Write the champion's resources for another trainer."""
