@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -114,17 +114,26 @@ def read_sources(run: StageRun, sources: Sequence[CorpusSource]) -> Reading:
 def keep_clean(
     trajectories: Sequence[Trajectory], dev: Sequence[DevTask], held_tasks: frozenset[str]
 ) -> tuple[list[Trajectory], list[SetAside]]:
-    """Trajectories that solve no dev task, and the others with the reason."""
+    """Trajectories in which no dev task stands, and the others with the reason and the words that were found. All
+    messages of the user are looked at."""
     index = LeakIndex({t.id: t.prompt for t in dev})
     kept, leaked = [], []
     for trajectory in trajectories:
         if trajectory.task.id in held_tasks:
             leaked.append(SetAside(trajectory.source, 0, f"{trajectory.id}: its task is held out for evaluation"))
-        elif found := index.find(trajectory.task.id, trajectory.head):
-            leaked.append(SetAside(trajectory.source, 0, f"{trajectory.id}: {found}"))
+        elif found := index.find(trajectory.task.id, _said_by_user(trajectory)):
+            quote = f": {found.quote!r}" if found.quote else ""
+            leaked.append(SetAside(trajectory.source, 0, f"{trajectory.id}: {found}{quote}"))
         else:
             kept.append(trajectory)
     return kept, leaked
+
+
+def _said_by_user(trajectory: Trajectory) -> Iterator[str]:
+    yield from trajectory.head
+    for turn in trajectory.turns:
+        yield from turn.users
+    yield from trajectory.tail
 
 
 def _held_out(suites: Sequence[SuiteRef], trajectories: Sequence[Trajectory]) -> HeldOut:

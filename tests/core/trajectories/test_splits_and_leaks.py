@@ -37,7 +37,9 @@ def test_fractions_hold_within_each_family_and_the_seed_matters() -> None:
 def test_leaks_are_found_by_id_by_prompt_and_by_thirteen_words() -> None:
     long = "please book the cheapest flight from new york to seattle on may twentieth for two people with bags"
     index = LeakIndex({"dev/1": "Set a timer for 7 minutes.", "dev/2": long})
-    assert "dev task dev/1" in (index.find("dev/1", []) or "")
-    assert "equals" in (index.find("other", ["set a  TIMER for 7 minutes"]) or "")
-    assert "13 words" in (index.find(None, [f"hello there {long} thanks"]) or "")
+    assert str(index.find("dev/1", [])) == "it is dev task dev/1"
+    assert "equals" in str(index.find("other", ["set a  TIMER for 7 minutes"]))
+    found = index.find(None, [f"hello there {long} thanks"])
+    assert found is not None and found.quote == " ".join(long.split()[:13])
+    assert str(found) == "it shares 13 words in a row with dev task dev/2"
     assert index.find("other", ["Set a timer for 8 minutes.", " ".join(long.split()[:12])]) is None
