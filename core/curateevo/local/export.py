@@ -50,8 +50,8 @@ def write_jsonl(resources: Resources, folder: Path) -> list[Path]:
 
 
 def write_trl(resources: Resources, folder: Path) -> list[Path]:
-    """SFT and GRPO rows of TRL's trainers: tools and references as JSON text. `masked` numbers the answers of an SFT row
-    that carry no loss: TRL's own trainer does not look at it."""
+    """SFT and GRPO rows of TRL's trainers: tools and references as JSON text. `masked` numbers the answers of an SFT
+    row that carry no loss: TRL's own trainer does not look at it."""
     sft = [
         {"messages": row["messages"], "tools": _text(row["tools"]), "masked": row["masked"]} for row in resources[SFT]
     ]

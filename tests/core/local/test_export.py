@@ -40,7 +40,7 @@ MESSAGES = [
     {"role": "tool", "tool_call_id": "c1", "name": "f", "content": "ok"},
     {"role": "assistant", "content": "Done."},
 ]
-SFT = {"id": "sft-000000", "messages": MESSAGES, "tools": TOOLS, "family": "x", "turns": 2}
+SFT = {"id": "sft-000000", "messages": MESSAGES, "tools": TOOLS, "family": "x", "turns": 2, "masked": []}
 RL = {
     "id": "rl-000000",
     "task_id": "t",
@@ -69,7 +69,7 @@ def test_sft_rows_read_back_as_the_conversations_that_they_were(name: str, tmp_p
 def test_trl_rows_have_tools_as_text(tmp_path: Path) -> None:
     sft, rl, memory = write_trl(RESOURCES, tmp_path)
     row = json.loads(sft.read_text().split("\n")[0])
-    assert set(row) == {"messages", "tools"} and json.loads(row["tools"]) == TOOLS
+    assert set(row) == {"messages", "tools", "masked"} and json.loads(row["tools"]) == TOOLS
     assert json.loads(json.loads(rl.read_text())["reference"]) == RL["reference"]
     assert json.loads(memory.read_text()) == {"content": "n"}
 
