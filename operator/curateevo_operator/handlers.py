@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import kopf
@@ -22,6 +23,7 @@ from curateevo_operator.workers import Key, Workers
 
 logger = logging.getLogger(__name__)
 ANEW_SECONDS = 2.0
+STORE_THREADS = 3
 GROUP, API_VERSION = EVOLUTION.api_version.split("/")
 
 
@@ -59,6 +61,8 @@ class News:
 async def run(settings: Settings, registry: CollectorRegistry, stop: asyncio.Event | None = None) -> None:
     """Run until `stop` is set or a signal comes. Raises Denied when there is no cluster."""
     metrics = Metrics(registry)
+    # Threads talk to stores, and take the interpreter's lock from the loop when they do.
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(STORE_THREADS))
     async with connected(metrics.count_call) as cluster:
         reconciler = Reconciler(cluster, Stores(cluster, settings.own_identity), settings, metrics)
         workers = Workers(reconciler, metrics, settings.concurrency, settings.resync_seconds)

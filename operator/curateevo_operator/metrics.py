@@ -148,7 +148,7 @@ class Metrics:
             "curateevo_event_loop_lag_seconds",
             "How much later than asked a task of the event loop wakes.",
             registry=registry,
-            buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5),
+            buckets=(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 5),
         )
         self.deaf = Gauge("curateevo_deaf", "1 while a watch is missing.", registry=registry)
 
