@@ -60,7 +60,7 @@ class TurnFlag(IntFlag):
 
 def words(text: str) -> list[str]:
     """Lower-case words and numbers."""
-    return [w.lower() for w in WORD.findall(text)]
+    return WORD.findall(text.lower())
 
 
 def reads_like_error(text: str) -> bool:
@@ -88,10 +88,11 @@ def values(arguments: JsonObject | None) -> list[str]:
 
 
 class SchemaCheck:
-    """Whether a call fits its tool's schema; compiled validators are kept by tool list."""
+    """Whether a call fits its tool's schema; compiled validators are kept by tool, and looked up by tool list."""
 
     def __init__(self) -> None:
         self._validators: dict[str, dict[str, Draft202012Validator | None]] = {}
+        self._compiled: dict[str, Draft202012Validator | None] = {}
 
     def fits(self, call: Call, tools: tuple[JsonObject, ...], tools_key: str) -> bool:
         """True when the tool exists and the arguments fit. An empty tool list knows nothing and accepts all objects."""
@@ -101,12 +102,19 @@ class SchemaCheck:
         if not tools:
             return True
         if tools_key not in self._validators:
-            self._validators[tools_key] = {tool_name(t): _validator(t) for t in tools}
+            self._validators[tools_key] = {tool_name(t): self._compile(t) for t in tools}
         known = self._validators[tools_key]
         if call.name not in known:
             return False
         validator = known[call.name]
         return validator is None or validator.is_valid(arguments)
+
+    def _compile(self, tool: JsonObject) -> Draft202012Validator | None:
+        """Tool lists differ more often than tools do."""
+        key = json.dumps(tool)
+        if key not in self._compiled:
+            self._compiled[key] = _validator(tool)
+        return self._compiled[key]
 
 
 def _validator(tool: JsonObject) -> Draft202012Validator | None:
