@@ -1,0 +1,169 @@
+"""Curation of a large corpus beside Data-Juicer, in one run: trajectories a second, peak memory, and what was kept.
+
+    CURATEEVO_TEST_DATA=DIR python -m bench.curation [--count 20000]
+
+The corpus: τ-bench's airline runs and toolworld's corpus, copied with other numbers in each copy; one row in ten is an
+exact duplicate of the row before it. Both keep successes, drop exact and near duplicates, cut what is left to its last
+turns and profile it. Ours by the command line, twice, so that the second policy meets a corpus that is there; the
+sandbox, the gate's two runs and the writing of rows included. Data-Juicer's operators by `data_juicer_curation.py`, in
+an environment of its own below the cache folder, one process. Near duplicates differ by design: ours compare calls and
+the words around them, Data-Juicer compares all text, so that the two keep different numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from curateevo.trajectories.formats.tau_bench import parse_tau_bench
+from curateevo.trajectories.model import JsonObject
+from curateevo_jobs.benchmarks.toolworld.corpus import generate
+
+ROOT = Path(__file__).resolve().parents[1]
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "curateevo" / "data-juicer"
+PACKAGES = ("py-data-juicer==1.6.1", "aiohttp", "ray==2.60.0", "scipy==1.17.1")
+TURNS, THRESHOLD, DUPLICATES = 12, 0.85, 10
+POLICY = f"""
+def select(corpus, ctx):
+    return api.keep_successes(corpus.items())
+
+
+def refine(items, ctx):
+    return items
+
+
+def augment(items, ctx):
+    return items
+
+
+def build_sft(items, ctx):
+    return api.keep_tail(items, max_turns=ctx.params["turns"])
+
+
+def build_rl(items, ctx):
+    return ()
+
+
+def build_memory(items, ctx):
+    return ()
+
+
+def prune(resources, ctx):
+    sft = api.drop_exact_duplicates(resources.sft)
+    return replace(resources, sft=api.drop_near_duplicates(sft, threshold={THRESHOLD}))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    seconds: float
+    peak_bytes: int
+
+    def show(self, what: str, count: int, kept: int | None) -> str:
+        left = "" if kept is None else f", {kept} kept"
+        return f"{what}: {count / self.seconds:.0f} trajectories/s, {self.peak_bytes / 1e9:.2f} GB at most{left}"
+
+
+def run(*command: str | Path) -> Cost:
+    """A program to its end; the peak is that of the largest of its processes."""
+    began = time.monotonic()
+    process = subprocess.Popen([str(c) for c in command], cwd=ROOT, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise RuntimeError(f"{command[0]}: exit {os.waitstatus_to_exitcode(status)}")
+    return Cost(time.monotonic() - began, usage.ru_maxrss << 10)
+
+
+def base_rows(data: Path) -> list[JsonObject]:
+    """OpenAI chats of both sources."""
+    runs = json.loads((data / "tau-bench" / "gpt-4o-airline.json").read_text())
+    airline = [parse_tau_bench(row, f"airline:{n}") for n, row in enumerate(runs)]
+    rows = [
+        {"messages": t.messages(), "tools": list(t.tools), "success": t.outcome.success, "task": {"id": t.task.id}}
+        for t in airline
+    ]
+    world, _ = generate(0)
+    return rows + [{k: row.get(k) for k in ("messages", "tools", "success", "task")} for row in world]
+
+
+def varied(rows: list[JsonObject], count: int, seed: int = 0) -> Iterator[str]:
+    """JSON lines: each row again and again, with other digits in the numbers of each copy."""
+    rng, texts, last = random.Random(seed), [json.dumps(row) for row in rows], ""
+    for number in range(count):
+        if number % DUPLICATES == DUPLICATES - 1:
+            yield last
+            continue
+        shift = rng.randrange(1, 1000)
+        last = re.sub(r"(?<=[a-zA-Z ])\d{3,}", lambda m, by=shift: str(int(m.group()) + by), texts[number % len(texts)])
+        yield last
+
+
+def lines(path: Path) -> int:
+    with path.open("rb") as file:
+        return sum(1 for _ in file)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=20_000)
+    parser.add_argument("--without-data-juicer", action="store_true")
+    options = parser.parse_args()
+    data = Path(os.environ.get("CURATEEVO_TEST_DATA", ROOT.parent / "shared" / "data"))
+    tool, count = Path(sys.executable).with_name("curateevo"), options.count
+    with tempfile.TemporaryDirectory(prefix="curateevo-bench-") as name:
+        folder = Path(name)
+        raw = folder / "raw.jsonl"
+        with raw.open("w") as out:
+            out.writelines(f"{line}\n" for line in varied(base_rows(data), count))
+        print(f"{count} trajectories, {raw.stat().st_size / 1e6:.0f} MB")
+        ingest = run(tool, "ingest", raw, "--format", "openai", "-o", folder / "corpus")
+        print(ingest.show("ingest", count, None))
+        for turns in (TURNS, TURNS // 2):
+            policy = folder / f"policy-{turns}.py"
+            head = f'from dataclasses import replace\n\nPOLICY_API = 1\nPARAMS = {{"turns": {turns}}}\n'
+            policy.write_text(head + POLICY)
+            made = folder / f"made-{turns}"
+            cost = run(tool, "curate", "--policy", policy, "--corpus", folder / "corpus", "-o", made)
+            print(cost.show(f"policy, the last {turns} turns", count, lines(made / "sft.jsonl")))
+            both = Cost(ingest.seconds + cost.seconds, max(ingest.peak_bytes, cost.peak_bytes))
+            if turns == TURNS:
+                ours = both
+                print(ours.show("ingest and policy", count, None))
+            else:
+                print(
+                    f"the second policy: {ours.seconds / cost.seconds:.1f} times as fast as the first with its ingest"
+                )
+            shutil.rmtree(made)
+        if not options.without_data_juicer:
+            _beside_data_juicer(raw, folder, count, ours)
+    return 0
+
+
+def _beside_data_juicer(raw: Path, folder: Path, count: int, ours: Cost) -> None:
+    python = CACHE / "bin" / "python"
+    if not python.exists():
+        uv = Path(sys.executable).with_name("uv")
+        subprocess.run([uv, "venv", "-q", "--python", "3.11", CACHE], check=True)
+        subprocess.run([uv, "pip", "install", "-q", "--python", python, *PACKAGES], check=True)
+    out = folder / "data-juicer.jsonl"
+    theirs = run(python, "-P", ROOT / "bench/data_juicer_curation.py", raw, out, str(TURNS), str(THRESHOLD))
+    print(theirs.show("Data-Juicer", count, lines(out)))
+    print(
+        f"ours over Data-Juicer: {theirs.seconds / ours.seconds:.1f} times the rate, "
+        f"{ours.peak_bytes / theirs.peak_bytes:.2f} of the memory"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
