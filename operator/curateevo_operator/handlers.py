@@ -4,6 +4,7 @@ finalizer, no annotation, no Event of its own."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -63,6 +64,7 @@ async def run(settings: Settings, registry: CollectorRegistry, stop: asyncio.Eve
     metrics = Metrics(registry)
     # Threads talk to stores, and take the interpreter's lock from the loop when they do.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(STORE_THREADS))
+    gc.freeze()  # what was imported stays: looking through it at each full collection takes a fifth of a second
     async with connected(metrics.count_call) as cluster:
         reconciler = Reconciler(cluster, Stores(cluster, settings.own_identity), settings, metrics)
         workers = Workers(reconciler, metrics, settings.concurrency, settings.resync_seconds)
