@@ -50,7 +50,7 @@ def propose(run: StageRun, params: ProposeParams) -> StageResult:
     given = ProposalInput(
         params.number, params.focus, source, profile, diagnosis, params.history, read_tried(run.inputs)
     )
-    repeatable = params.proposer.type not in (ProposerType.LLM, ProposerType.AGENT)
+    repeatable = not params.proposer.type.asks_model
     try:
         proposal = proposer.propose(given)
     except ProposalRefused as refused:

@@ -90,13 +90,13 @@ RULES: tuple[Rule, ...] = (
         "spec.proposer.llm",
         "must be set for proposer.type llm and agent, e.g. {baseURL: http://llm.infra.svc/v1, model: my-model}",
         "!(self.proposer.type in ['llm', 'agent']) || has(self.proposer.llm)",
-        lambda s: s.proposer.type not in (ProposerType.LLM, ProposerType.AGENT) or s.proposer.llm is not None,
+        lambda s: not s.proposer.type.asks_model or s.proposer.llm is not None,
     ),
     Rule(
         "spec.proposer.nameClusters",
         "needs a model to ask: proposer.type llm or agent",
         "!self.proposer.nameClusters || self.proposer.type in ['llm', 'agent']",
-        lambda s: not s.proposer.name_clusters or s.proposer.type in (ProposerType.LLM, ProposerType.AGENT),
+        lambda s: not s.proposer.name_clusters or s.proposer.type.asks_model,
     ),
     Rule(
         "spec.proposer.agent",

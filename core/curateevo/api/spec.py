@@ -59,6 +59,11 @@ class ProposerType(StrEnum):
     REPLAY = "replay"
     MANUAL = "manual"
 
+    @property
+    def asks_model(self) -> bool:
+        """Whether it needs `proposer.llm`, its key and its address, and may answer otherwise another time."""
+        return self in (ProposerType.LLM, ProposerType.AGENT)
+
 
 class SecretKeyRef(Model):
     name: Name

@@ -108,7 +108,7 @@ def propose_request(
     inputs |= {path: champion_evaluation.file(path).ref for path in DIAG_FILES}
     if submission is not None:
         inputs[SUBMISSION] = submission
-    if spec.proposer.type in (ProposerType.LLM, ProposerType.AGENT):
+    if spec.proposer.type.asks_model:
         inputs |= {f"{TRIED}/{n:03d}.py": ref for n, ref in tried.items()}
     if spec.proposer.type is ProposerType.AGENT:
         inputs |= {path: ingest.file(path).ref for path in AGENT_CORPUS_FILES}

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from curateevo.api.base import JsonObject
 from curateevo.api.errors import SpecInvalid
-from curateevo.api.spec import EvolutionSpec, ProposerType
+from curateevo.api.spec import EvolutionSpec
 from curateevo.evolution.pods import CLAIM_ROOT, HUB_TOKEN_VARIABLE
 from curateevo.evolver.llm import KEY_VARIABLE
 from curateevo_operator.render.pods import Mount, secret_value
@@ -17,8 +17,6 @@ STORE_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 OPTIONAL_STORE_KEYS = ("AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION")
 HUB_HOME_VARIABLE = "HF_HOME"
 CACHE_FOLDER = "/mnt/cache"
-MODEL_USERS = (ProposerType.LLM, ProposerType.AGENT)
-"""Proposers that ask a model."""
 Env = Mapping[str, str | JsonObject]
 
 
@@ -42,7 +40,7 @@ def store_env(spec: EvolutionSpec) -> Env:
 def llm_env(spec: EvolutionSpec) -> Env:
     """The key of the evolver's LLM. An agent is not given it: see `curateevo.evolver.meter`."""
     llm = spec.proposer.llm
-    if spec.proposer.type not in MODEL_USERS or llm is None or llm.api_key_secret_ref is None:
+    if not spec.proposer.type.asks_model or llm is None or llm.api_key_secret_ref is None:
         return {}
     return {KEY_VARIABLE: secret_value(llm.api_key_secret_ref.name, llm.api_key_secret_ref.key)}
 

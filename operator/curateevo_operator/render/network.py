@@ -15,7 +15,6 @@ from curateevo.api.spec import EvolutionSpec
 from curateevo.evolution.names import short_name
 from curateevo.evolution.pods import SERVE_PORT
 from curateevo_operator.render import labels
-from curateevo_operator.render.access import MODEL_USERS
 from curateevo_operator.render.settings import Owner, Parent, RenderSettings
 
 STORE_USERS = ("curate", "evaluate", "ingest", "propose", "serve", "train")
@@ -57,7 +56,7 @@ def render_network(
     if urlsplit(spec.model.base).scheme == "hf":
         users = _components(parent, "train", "serve" if spec.serving.engine == "vllm" else "evaluate")
         policies.append(_policy(parent, owner, "hub", users, egress=(_public(HTTPS).rule(),)))
-    if spec.proposer.type in MODEL_USERS and spec.proposer.llm is not None:
+    if spec.proposer.type.asks_model and spec.proposer.llm is not None:
         llm = target_of(spec.proposer.llm.base_url, "spec.proposer.llm.baseURL")
         policies.append(_policy(parent, owner, "llm", _components(parent, "propose"), egress=(llm.rule(),)))
     if spec.serving.engine == "vllm":
