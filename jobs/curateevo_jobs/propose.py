@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import assert_never
 from urllib.parse import urlparse
 
-from curateevo.api import spec
 from curateevo.api.errors import ContractBroken, SpecInvalid
+from curateevo.api.spec import Proposer as ProposerSpec
 from curateevo.api.spec import ProposerType
 from curateevo.api.stage import Outcome, ProposeParams, ProposeSummary
 from curateevo.evolution.requests import TRIED
@@ -37,65 +38,65 @@ def propose(run: StageRun, params: ProposeParams) -> StageResult:
     """Outcome Exhausted when the proposer has nothing more to try, no budget left, or no acceptable answer."""
     source = (run.inputs / POLICY).read_text(encoding="utf-8")
     profile = json.loads((run.inputs / PROFILE).read_text(encoding="utf-8"))
+    episodes = read_episodes(run.inputs)
     run.progress.report("diagnosis", 0, 1)
-    named = read_diagnosis(run.inputs, params.proposer, run.checkpoints)
-    diagnosis = named.diagnosis
-    _write(run.output / "diagnosis.json", diagnosis.to_json())
-    _write(run.output / "context.json", context_of(diagnosis, profile))
+    named = read_diagnosis(run, params.proposer, episodes)
+    _write(run.output / "diagnosis.json", named.diagnosis.to_json())
+    _write(run.output / "context.json", context_of(named.diagnosis, profile))
     run.progress.report("diagnosis", 1, 1)
     if named.transcript:
         _write_conversation(run.output / NAMING, named.transcript)
         params = params.model_copy(update={"proposer": left_after(params.proposer, named)})
-    proposer = open_proposer(params, run)
     given = ProposalInput(
-        params.number, params.focus, source, profile, diagnosis, params.history, read_tried(run.inputs)
+        params.number, params.focus, source, profile, named.diagnosis, params.history, read_tried(run.inputs)
     )
-    repeatable = not params.proposer.type.asks_model
+    result = ask(open_proposer(params, run, episodes), given, run.output)
+    return replace(
+        result,
+        tokens=result.tokens + named.tokens,
+        usd=result.usd + named.usd,
+        calls=result.calls + named.calls,
+        cache=not params.proposer.type.asks_model,
+    )
+
+
+def ask(proposer: Proposer, given: ProposalInput, output: Path) -> StageResult:
+    """The next policy, or why there is none, with what was said, below `output`; what it cost."""
     try:
         proposal = proposer.propose(given)
     except ProposalRefused as refused:
-        _write_conversation(run.output / CONVERSATION, refused.transcript)
-        _write(run.output / "refused.json", {"reason": refused.reason, "message": refused.message})
+        _write_conversation(output / CONVERSATION, refused.transcript)
+        _write(output / "refused.json", {"reason": refused.reason, "message": refused.message})
         if refused.source:
-            (run.output / "refused.py").write_text(refused.source, encoding="utf-8")
+            (output / "refused.py").write_text(refused.source, encoding="utf-8")
         return StageResult(
             ProposeSummary(),
             Outcome.EXHAUSTED,
             refused.reason,
             refused.message,
-            volatile=_volatile(run.output),
-            tokens=refused.tokens + named.tokens,
-            usd=refused.usd + named.usd,
-            calls=refused.calls + named.calls,
-            cache=repeatable,
+            _volatile(output),
+            refused.tokens,
+            refused.usd,
+            refused.calls,
         )
     if proposal is None:
-        return StageResult(
-            ProposeSummary(),
-            Outcome.EXHAUSTED,
-            "ProposerExhausted",
-            "nothing more to try",
-            tokens=named.tokens,
-            usd=named.usd,
-            calls=named.calls,
-            cache=repeatable,
-        )
-    (run.output / POLICY).write_text(proposal.source, encoding="utf-8")
-    diff = unified_diff(source, proposal.source, "parent/policy.py", "policy.py")
-    (run.output / "policy.diff").write_text(diff, encoding="utf-8")
-    _write(run.output / "proposal.json", _record(proposal))
-    _write_conversation(run.output / CONVERSATION, proposal.transcript)
+        return StageResult(ProposeSummary(), Outcome.EXHAUSTED, "ProposerExhausted", "nothing more to try")
+    (output / POLICY).write_text(proposal.source, encoding="utf-8")
+    diff = unified_diff(given.source, proposal.source, "parent/policy.py", "policy.py")
+    (output / "policy.diff").write_text(diff, encoding="utf-8")
+    _write(output / "proposal.json", _record(proposal))
+    _write_conversation(output / CONVERSATION, proposal.transcript)
+    summary = ProposeSummary(
+        policy_digest=policy_digest(proposal.source),
+        method=proposal.method,
+        hypothesis=proposal.hypothesis,
+    )
     return StageResult(
-        ProposeSummary(
-            policy_digest=policy_digest(proposal.source),
-            method=proposal.method,
-            hypothesis=proposal.hypothesis,
-        ),
-        volatile=_volatile(run.output),
-        tokens=proposal.tokens + named.tokens,
-        usd=proposal.usd + named.usd,
-        calls=proposal.calls + named.calls,
-        cache=repeatable,
+        summary,
+        volatile=_volatile(output),
+        tokens=proposal.tokens,
+        usd=proposal.usd,
+        calls=proposal.calls,
     )
 
 
@@ -132,8 +133,9 @@ class Recorder:
         self._checkpoints.save()
 
 
-def open_proposer(params: ProposeParams, run: StageRun) -> Proposer:
-    """The proposer of the spec. Raises SpecInvalid for a section that it needs and that is missing."""
+def open_proposer(params: ProposeParams, run: StageRun, episodes: list[JsonObject]) -> Proposer:
+    """The proposer of the spec; `episodes` are the champion's on diag. Raises SpecInvalid for a section that is missing
+    and that it needs."""
     spec, inputs = params.proposer, run.inputs
     match spec.type:
         case ProposerType.RULES:
@@ -170,7 +172,7 @@ def open_proposer(params: ProposeParams, run: StageRun) -> Proposer:
                 scratch=run.scratch,
                 kept=run.output / AGENT,
                 corpus=run.inputs,
-                episodes=read_episodes(inputs),
+                episodes=episodes,
                 api_key=os.environ.get(KEY_VARIABLE, ""),
                 recorded=recorder.entries(),
                 record=recorder.record,
@@ -178,15 +180,14 @@ def open_proposer(params: ProposeParams, run: StageRun) -> Proposer:
     assert_never(spec.type)
 
 
-def read_diagnosis(inputs: Path, proposer: spec.Proposer, checkpoints: Checkpoints) -> Named:
+def read_diagnosis(run: StageRun, proposer: ProposerSpec, episodes: list[JsonObject]) -> Named:
     """Diagnose the champion's episodes on diag (its first training seed); a model names the clusters if it should."""
-    episodes = read_episodes(inputs)
-    results = parse_jsonl((inputs / RESULTS).read_text(encoding="utf-8"))
+    results = parse_jsonl((run.inputs / RESULTS).read_text(encoding="utf-8"))
     checks = {(r["task"], r["repeat"]): r["checks"] for r in results if r["subject"] == SUBJECT}
     found = diagnose(episodes, checks)
     if not proposer.name_clusters or proposer.llm is None:
         return Named(found)
-    recorder = Recorder(checkpoints)
+    recorder = Recorder(run.checkpoints)
     return name_clusters(
         found,
         proposer.llm,
@@ -197,7 +198,7 @@ def read_diagnosis(inputs: Path, proposer: spec.Proposer, checkpoints: Checkpoin
     )
 
 
-def left_after(proposer: spec.Proposer, named: Named) -> spec.Proposer:
+def left_after(proposer: ProposerSpec, named: Named) -> ProposerSpec:
     """The same proposer with what the names have left of the budget."""
     budget = proposer.budget
     left = {
