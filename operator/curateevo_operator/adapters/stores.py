@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from curateevo.api.errors import Denied, SpecInvalid
 from curateevo.api.spec import Storage
@@ -17,8 +18,11 @@ KEEP_SECONDS = 30.0
 """How long an opened store is used before its Secret is looked at again."""
 
 
-_Place = tuple[str, str, str | None, str | None]
-"""Namespace, URI, endpoint, Secret."""
+class _Place(NamedTuple):
+    namespace: str
+    uri: str
+    endpoint: str | None
+    secret: str | None
 
 
 @dataclass(slots=True)
@@ -45,15 +49,14 @@ class Stores:
             raise SpecInvalid(
                 f"spec.storage.uri: {storage.uri}: a cluster keeps artifacts in S3", "e.g. s3://bucket/prefix"
             )
-        name = storage.secret_ref.name if storage.secret_ref else None
-        if name is None and not self.own_identity:
+        place = _place(namespace, storage)
+        if place.secret is None and not self.own_identity:
             raise Denied(
                 "spec.storage.secretRef is not set, and this operator does not lend its own identity",
                 "name a Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or let the operator's admin allow it",
             )
-        place = (namespace, storage.uri, storage.endpoint, name)
         async with self._locks.setdefault(place, asyncio.Lock()):
-            return await self._renew(place, namespace, storage, name)
+            return await self._renew(place)
 
     async def reopen(self, namespace: str, storage: Storage) -> Store:
         """As `open`, but a store that was opened before will do when its Secret is gone: of a namespace that is being
@@ -61,21 +64,20 @@ class Stores:
         try:
             return await self.open(namespace, storage)
         except Denied:
-            name = storage.secret_ref.name if storage.secret_ref else None
-            if (found := self._open.get((namespace, storage.uri, storage.endpoint, name))) is None:
+            if (found := self._open.get(_place(namespace, storage))) is None:
                 raise
             return found.store
 
-    async def _renew(self, place: _Place, namespace: str, storage: Storage, name: str | None) -> Store:
+    async def _renew(self, place: _Place) -> Store:
         now = asyncio.get_running_loop().time()
         found = self._open.get(place)
         if found is not None and now - found.looked_at < KEEP_SECONDS:
             return found.store
-        keys, version = await self._keys(namespace, name) if name else (None, "")
+        keys, version = await self._keys(place.namespace, place.secret) if place.secret else (None, "")
         if found is not None and found.secret_version == version:
             found.looked_at = now
             return found.store
-        ref = StoreRef(uri=storage.uri, endpoint=storage.endpoint)
+        ref = StoreRef(uri=place.uri, endpoint=place.endpoint)
         store = await asyncio.to_thread(connect, ref, keys)  # a client takes a moment to make
         await asyncio.to_thread(store.check)
         self._open[place] = _Open(store, version, now)
@@ -89,3 +91,7 @@ class Stores:
         if missing := {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} - keys.keys():
             raise Denied(f"spec.storage.secretRef: Secret {name} lacks {', '.join(sorted(missing))}", "add it")
         return keys, str(secret["metadata"]["resourceVersion"])
+
+
+def _place(namespace: str, storage: Storage) -> _Place:
+    return _Place(namespace, storage.uri, storage.endpoint, storage.secret_ref.name if storage.secret_ref else None)
