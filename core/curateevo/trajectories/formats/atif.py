@@ -36,19 +36,15 @@ def record_to_trajectory(record: JsonObject, source: str) -> Trajectory:
     name = str(record.get("trajectory_id") or record.get("session_id") or source)
     ours, theirs = _object(extra.get(OURS)), _object(extra.get(EXTENSION))
     if ours:
-        task, outcome = parse_task(ours.get("task"), parts.head, name), parse_outcome(ours)
+        task, outcome = parse_task(ours.get("task"), parts.opening, name), parse_outcome(ours)
     else:
-        task = TaskRef(id=str(_object(theirs.get("task")).get("id") or name), prompt="\n".join(parts.head))
+        task = TaskRef(id=str(_object(theirs.get("task")).get("id") or name), prompt=parts.opening)
         outcome = _agentpile_outcome(_object(theirs.get("outcome")))
-    return Trajectory(
-        id=name,
-        source=source,
+    return parts.trajectory(
+        name,
+        source,
         task=task,
         tools=parse_tools(agent.get("tool_definitions")) or observed_tools(parts.turns),
-        system=parts.system,
-        head=parts.head,
-        turns=parts.turns,
-        tail=parts.tail,
         outcome=outcome,
         labels=_object(ours.get("labels")) if ours else {"agent": agent.get("name"), "model": agent.get("model_name")},
         licence=ours.get("licence"),

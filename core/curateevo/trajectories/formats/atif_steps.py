@@ -8,7 +8,16 @@ from typing import Any
 
 import agentpile
 
-from curateevo.trajectories.model import Call, JsonObject, RowInvalid, Turn, split_opening
+from curateevo.trajectories.model import (
+    Call,
+    JsonObject,
+    RowInvalid,
+    RunOutcome,
+    TaskRef,
+    Trajectory,
+    Turn,
+    split_opening,
+)
 
 EXTENSION = "agentpile"
 OURS = "curateevo"
@@ -24,6 +33,37 @@ class Conversation:
     head: tuple[str, ...]
     turns: tuple[Turn, ...]
     tail: tuple[str, ...]
+
+    @property
+    def opening(self) -> str:
+        """The first user messages: the prompt of a task that has no other."""
+        return "\n".join(self.head)
+
+    def trajectory(
+        self,
+        name: str,
+        source: str,
+        *,
+        tools: tuple[JsonObject, ...],
+        task: TaskRef | None = None,
+        outcome: RunOutcome | None = None,
+        labels: JsonObject | None = None,
+        licence: str | None = None,
+    ) -> Trajectory:
+        """The trajectory called `name` with these messages. Without `task` it is one of its own."""
+        return Trajectory(
+            id=name,
+            source=source,
+            task=task or TaskRef(id=name, prompt=self.opening),
+            tools=tools,
+            system=self.system,
+            head=self.head,
+            turns=self.turns,
+            tail=self.tail,
+            outcome=outcome or RunOutcome(),
+            labels=labels or {},
+            licence=licence,
+        )
 
 
 def read_record(row: Any, reader: str) -> Any:

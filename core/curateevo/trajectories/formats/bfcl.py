@@ -31,15 +31,11 @@ def parse_bfcl(row: Any, source: str) -> Trajectory:
         raise RowInvalid("a BFCL result without a log of the conversation: single-turn results are no trajectories")
     parts = read_chat(_transcript(turns).messages)
     name = str(row["id"])
-    return Trajectory(
-        id=f"bfcl/{name}",
-        source=source,
-        task=TaskRef(id=name, prompt="\n".join(parts.head)),
+    return parts.trajectory(
+        f"bfcl/{name}",
+        source,
+        task=TaskRef(id=name, prompt=parts.opening),
         tools=observed_tools(parts.turns),
-        system=parts.system,
-        head=parts.head,
-        turns=parts.turns,
-        tail=parts.tail,
         labels={"category": name.rpartition("_")[0]},
         licence=LICENCE,
     )

@@ -20,24 +20,19 @@ def parse_openai(row: Any, source: str) -> Trajectory:
     if not isinstance(row, dict) or not isinstance(row.get("messages"), list):
         raise RowInvalid("expected an object with a list `messages`")
     parts = read_chat(row["messages"])
-    return Trajectory(
-        id=str(row.get("id") or source),
-        source=str(row.get("source") or source),
-        task=parse_task(row.get("task"), parts.head, str(row.get("id") or source)),
+    return parts.trajectory(
+        str(row.get("id") or source),
+        str(row.get("source") or source),
+        task=parse_task(row.get("task"), parts.opening, str(row.get("id") or source)),
         tools=parse_tools(row.get("tools")),
-        system=parts.system,
-        head=parts.head,
-        turns=parts.turns,
-        tail=parts.tail,
         outcome=parse_outcome(row),
         labels={key: value for key, value in row.items() if key not in KNOWN},
         licence=parse_licence(row),
     )
 
 
-def parse_task(raw: Any, head: tuple[str, ...], fallback: str) -> TaskRef:
-    """The task of a row; without one, the row is a task of its own with its opening as the prompt."""
-    prompt = "\n".join(head)
+def parse_task(raw: Any, prompt: str, fallback: str) -> TaskRef:
+    """The task of a row; without one, the row is a task of its own with its opening, `prompt`, as the prompt."""
     if raw is None:
         return TaskRef(id=fallback, prompt=prompt)
     if not isinstance(raw, dict):

@@ -13,7 +13,7 @@ from curateevo.trajectories.formats.atif_steps import read_chat
 from curateevo.trajectories.formats.observed import observed_tools
 from curateevo.trajectories.formats.openai import parse_licence, parse_outcome, parse_tools
 from curateevo.trajectories.formats.transcript import Transcript, json_field, named_call
-from curateevo.trajectories.model import JsonObject, Message, RowInvalid, TaskRef, Trajectory
+from curateevo.trajectories.model import JsonObject, Message, RowInvalid, Trajectory
 
 SPEAKERS = {"system": "system", "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant"}
 KNOWN = {"id", "conversations", "tools", "system", "outcome", "success", "reward", "licence", "license"}
@@ -26,15 +26,10 @@ def parse_sharegpt(row: Any, source: str) -> Trajectory:
     parts = read_chat(_messages(row))
     name = str(row.get("id") or source)
     tools = parse_tools(row.get("tools"))
-    return Trajectory(
-        id=name,
-        source=source,
-        task=TaskRef(id=name, prompt="\n".join(parts.head)),
+    return parts.trajectory(
+        name,
+        source,
         tools=tools or observed_tools(parts.turns),
-        system=parts.system,
-        head=parts.head,
-        turns=parts.turns,
-        tail=parts.tail,
         outcome=parse_outcome(row),
         labels={key: value for key, value in row.items() if key not in KNOWN},
         licence=parse_licence(row),

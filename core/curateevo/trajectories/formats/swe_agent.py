@@ -24,15 +24,11 @@ def parse_swe_agent(row: Any, source: str) -> Trajectory:
     raw = row.get("info")
     info: JsonObject = raw if isinstance(raw, dict) else {}
     name = source.partition(".traj:")[0]
-    return Trajectory(
-        id=f"swe-agent/{name}",
-        source=source,
-        task=TaskRef(id=name, prompt="\n".join(parts.head)),
+    return parts.trajectory(
+        f"swe-agent/{name}",
+        source,
+        task=TaskRef(id=name, prompt=parts.opening),
         tools=observed_tools(parts.turns),
-        system=parts.system,
-        head=parts.head,
-        turns=parts.turns,
-        tail=parts.tail,
         labels={"exit_status": info.get("exit_status"), "swe_agent_version": info.get("swe_agent_version")},
     )
 

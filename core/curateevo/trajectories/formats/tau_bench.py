@@ -20,15 +20,11 @@ def parse_tau_bench(row: Any, source: str) -> Trajectory:
         raise RowInvalid("`reward` must be a number")
     parts = read_chat(row["traj"])
     task_id = f"tau-bench/{row['task_id']}"
-    return Trajectory(
-        id=f"{task_id}/{row.get('trial', 0)}",
-        source=source,
-        task=TaskRef(id=task_id, prompt="\n".join(parts.head)),
+    return parts.trajectory(
+        f"{task_id}/{row.get('trial', 0)}",
+        source,
+        task=TaskRef(id=task_id, prompt=parts.opening),
         tools=observed_tools(parts.turns),
-        system=parts.system,
-        head=parts.head,
-        turns=parts.turns,
-        tail=parts.tail,
         outcome=RunOutcome(success=reward >= SUCCESS_REWARD, reward=float(reward)),
         labels={"trial": row.get("trial", 0)},
         licence="MIT (Sierra)",

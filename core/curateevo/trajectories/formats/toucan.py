@@ -29,15 +29,11 @@ def parse_toucan(row: Any, source: str) -> Trajectory:
     parts = read_chat(_plain(messages))
     name = str(row.get("uuid") or source)
     judged = json_field(row, "response_quality_assessment")
-    return Trajectory(
-        id=name,
-        source=source,
-        task=TaskRef(id=name, prompt=str(row.get("question") or "\n".join(parts.head))),
+    return parts.trajectory(
+        name,
+        source,
+        task=TaskRef(id=name, prompt=str(row.get("question") or parts.opening)),
         tools=parse_tools(row.get("available_tools") or row.get("tools")),
-        system=parts.system,
-        head=parts.head,
-        turns=parts.turns,
-        tail=parts.tail,
         labels={
             "subset": row.get("subset_name"),
             "target_tools": row.get("target_tools"),
