@@ -11,16 +11,12 @@ from typing import Any
 
 from rich.table import Table
 
-from curateevo.api.errors import ContractBroken, CurateEvoError, Denied, ExitCode, Transient
+from curateevo.api.errors import ContractBroken, CurateEvoError, Denied, Transient
 from curateevo.policy.confine import die_with_parent
 
 SCORES = "scores.json"
 INTERRUPTED = 130
-ERRORS: dict[int, type[CurateEvoError]] = {
-    ExitCode.CONTRACT_BROKEN: ContractBroken,
-    ExitCode.TRANSIENT: Transient,
-    ExitCode.DENIED: Denied,
-}
+ERRORS: dict[int, type[CurateEvoError]] = {kind.exit_code: kind for kind in (ContractBroken, Transient, Denied)}
 
 
 def evaluate_served(request: dict[str, Any], folder: Path) -> dict[str, Any]:

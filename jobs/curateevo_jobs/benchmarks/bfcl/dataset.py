@@ -57,41 +57,16 @@ def read_items(categories: Sequence[str]) -> dict[str, list[JsonObject]]:
 
 def _ast_tasks(items: list[JsonObject]) -> list[Task]:
     return [
-        Task(
-            id=PREFIX + item["id"],
-            family=item["category"],
-            messages=tuple(item["turns"][0]),
-            tools=tuple(item["tools"]),
-            state=_state(
-                kind="ast",
-                category=item["category"],
-                language=language_of(item["category"]),
-                functions=item["functions"],
-                truth=item["truth"],
-            ),
-        )
+        _task(item, "ast", language=language_of(item["category"]), functions=item["functions"], truth=item["truth"])
         for item in items
     ]
 
 
 def _multi_turn_tasks(items: list[JsonObject]) -> list[Task]:
+    # The four categories hold the same scenarios, with the same users, under the same numbers.
     return [
-        Task(
-            id=PREFIX + item["id"],
-            family=item["category"],
-            messages=tuple(item["turns"][0]),
-            tools=tuple(item["tools"]),
-            state=_state(
-                kind="turns",
-                category=item["category"],
-                entry=item["entry"],
-                truth=item["truth"],
-                tools=item["tools"],
-                users=item["turns"][1:],
-                added=item["added"],
-            ),
-            later_prompts=tuple(m["content"] for turn in item["turns"][1:] for m in turn),
-            # The four categories hold the same scenarios, with the same users, under the same numbers.
+        replace(
+            _task(item, "turns", **_conversation(item), added=item["added"]),
             group=f"{PREFIX}multi_turn_{item['id'].rpartition('_')[2]}",
         )
         for item in items
@@ -100,7 +75,9 @@ def _multi_turn_tasks(items: list[JsonObject]) -> list[Task]:
 
 def _memory_tasks(items: list[JsonObject]) -> list[Task]:
     """Questions, each after the conversations in which the agent was told the answer."""
-    tasks = {item["id"]: _memory_task(item) for item in items}
+    tasks = {
+        item["id"]: _task(item, "memory", **_conversation(item), opening=item["opening"], memory=None) for item in items
+    }
     return [
         replace(
             tasks[item["id"]],
@@ -112,22 +89,17 @@ def _memory_tasks(items: list[JsonObject]) -> list[Task]:
     ]
 
 
-def _memory_task(item: JsonObject) -> Task:
-    state = _state(
-        kind="memory",
-        category=item["category"],
-        entry=item["entry"],
-        truth=item["truth"],
-        tools=item["tools"],
-        users=item["turns"][1:],
-        opening=item["opening"],
-        memory=None,
-    )
-    later = tuple(m["content"] for turn in item["turns"][1:] for m in turn)
+def _conversation(item: JsonObject) -> JsonObject:
+    """What an environment with a user of several turns is made of."""
+    return {"entry": item["entry"], "truth": item["truth"], "tools": item["tools"], "users": item["turns"][1:]}
+
+
+def _task(item: JsonObject, kind: str, **state: object) -> Task:
     return Task(
-        PREFIX + item["id"], item["category"], tuple(item["turns"][0]), tuple(item["tools"]), state, later_prompts=later
+        id=PREFIX + item["id"],
+        family=item["category"],
+        messages=tuple(item["turns"][0]),
+        tools=tuple(item["tools"]),
+        state=json.dumps({"kind": kind, "category": item["category"], **state}, ensure_ascii=False),
+        later_prompts=tuple(m["content"] for turn in item["turns"][1:] for m in turn),
     )
-
-
-def _state(**fields: object) -> str:
-    return json.dumps(fields, ensure_ascii=False)

@@ -89,9 +89,7 @@ class Turns:
         wanted = len(self.state["users"]) + 1
         checks = {"called": any(self.turns), "all_turns": len(self.turns) == wanted}
         if self.stopped:
-            checks["stopped"] = True
-        if self.stopped:
-            return Score(0.0, 0.0, checks)
+            return Score(0.0, 0.0, {**checks, "stopped": True})
         known = names_of(self.tools)
         # To the checker it is all the same how the calls of a turn were spread over answers.
         turns = [[[as_text(call, known)] for call in turn] for turn in self.turns]
