@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import IntFlag
 from typing import Any
 
@@ -126,16 +127,36 @@ def _validator(tool: JsonObject) -> Draft202012Validator | None:
     return Draft202012Validator(schema)
 
 
-def turn_flags(trajectory: Trajectory, schemas: SchemaCheck, tools_key: str) -> list[int]:
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What several features ask of a turn, worked out once."""
+
+    values: tuple[tuple[str, ...], ...]
+    """The scalar values of each call's arguments."""
+    words: frozenset[str]
+    """Of its results."""
+    hash: int
+
+
+def _read(turn: Turn) -> _Read:
+    return _Read(
+        tuple(tuple(values(c.parsed())) for c in turn.calls),
+        frozenset(words(" ".join(turn.results))),
+        call_hash(turn),
+    )
+
+
+def _turn_flags(trajectory: Trajectory, read: list[_Read], schemas: SchemaCheck) -> list[int]:
     """One `TurnFlag` set per turn."""
+    tools_key = json.dumps(trajectory.tools)
     seen = set(words(" ".join([trajectory.system or "", *trajectory.head])))
     flags: list[int] = []
     previous: list[tuple[str, str]] = []
     done: set[tuple[int, tuple[str, ...]]] = set()
-    for turn in trajectory.turns:
+    for turn, found in zip(trajectory.turns, read, strict=True):
         seen.update(words(" ".join(turn.users)))
         flag = TurnFlag.ASKED if turn.users else TurnFlag(0)
-        step = (call_hash(turn), turn.results)
+        step = (found.hash, turn.results)
         if step in done or not (turn.calls or turn.content.strip()):
             flag |= TurnFlag.NO_OP
         if turn.calls:
@@ -149,14 +170,14 @@ def turn_flags(trajectory: Trajectory, schemas: SchemaCheck, tools_key: str) -> 
                 flag |= TurnFlag.ERROR
             if not all(schemas.fits(c, trajectory.tools, tools_key) for c in turn.calls):
                 flag |= TurnFlag.BAD_SCHEMA
-            if any(not grounded(v, seen) for c in turn.calls for v in values(c.parsed())):
+            if any(not grounded(v, seen) for made in found.values for v in made):
                 flag |= TurnFlag.UNGROUNDED
         elif MALFORMED.search(turn.content):
             flag |= TurnFlag.MALFORMED
         previous = calls
-        seen.update(words(" ".join(turn.results)))
+        seen.update(found.words)
         flags.append(int(flag))
-    _mark_unused(trajectory.turns, flags)
+    _mark_unused(read, flags)
     if flags and not trajectory.turns[-1].calls:
         flags[-1] |= TurnFlag.FINAL
     return flags
@@ -168,17 +189,15 @@ def grounded(value: str, seen: set[str]) -> bool:
     return value in COMMON_VALUES or not found or any(w in seen for w in found)
 
 
-def _mark_unused(turns: tuple[Turn, ...], flags: list[int]) -> None:
+def _mark_unused(read: list[_Read], flags: list[int]) -> None:
     """Mark calls whose successful result nothing later uses; errors may be what a later call reacts to."""
-    calling = [i for i, turn in enumerate(turns) if turn.calls]
+    calling = [i for i, flag in enumerate(flags) if flag & TurnFlag.CALL]
     later: set[str] = set()
     for position, index in reversed(list(enumerate(calling))):
-        turn = turns[index]
-        fresh = set(words(" ".join(turn.results)))
         last = position == len(calling) - 1
-        if not last and not flags[index] & TurnFlag.ERROR and not fresh & later:
+        if not last and not flags[index] & TurnFlag.ERROR and read[index].words.isdisjoint(later):
             flags[index] |= TurnFlag.UNUSED
-        later.update(w for c in turn.calls for v in values(c.parsed()) for w in words(v))
+        later.update(w for made in read[index].values for v in made for w in words(v))
 
 
 def call_signature(turns: Iterable[Turn]) -> str:
@@ -215,13 +234,12 @@ def _content_hash(trajectory: Trajectory) -> str:
     return hashlib.sha256(json.dumps([trajectory.head, plain]).encode()).hexdigest()[:16]
 
 
-def _minhash(trajectory: Trajectory) -> list[int]:
+def _minhash(trajectory: Trajectory, read: list[_Read]) -> list[int]:
     """MinHash of the normalised call sequence and the words around it."""
     tokens = [f"w:{w}" for text in trajectory.head for w in words(text)]
-    for turn in trajectory.turns:
-        tokens += [f"c:{c.name}:{v}" for c in turn.calls for v in values(c.parsed())] or [
-            f"a:{w}" for w in words(turn.content)
-        ]
+    for turn, found in zip(trajectory.turns, read, strict=True):
+        called = zip(turn.calls, found.values, strict=True)
+        tokens += [f"c:{c.name}:{v}" for c, made in called for v in made] or [f"a:{w}" for w in words(turn.content)]
         tokens += [f"n:{c.name}" for c in turn.calls]
     sketch = RMinHash(MINHASH_PERMUTATIONS, MINHASH_SEED)
     sketch.update(tokens or [""])
@@ -233,18 +251,16 @@ def features_of(trajectories: Iterable[Trajectory]) -> pl.DataFrame:
     schemas = SchemaCheck()
     rows = []
     for trajectory in trajectories:
-        tools_key = json.dumps(trajectory.tools)
-        flags = turn_flags(trajectory, schemas, tools_key)
+        read = [_read(turn) for turn in trajectory.turns]
+        signature = call_signature(trajectory.turns)
         chars = [_chars(turn) for turn in trajectory.turns]
         rows.append(
             {
                 "id": trajectory.id,
                 "source": trajectory.source.split(":")[0],
                 "task_id": trajectory.task.id,
-                "family": trajectory.task.tags[0]
-                if trajectory.task.tags
-                else call_signature(trajectory.turns) or NO_CALL,
-                "signature": call_signature(trajectory.turns),
+                "family": trajectory.task.tags[0] if trajectory.task.tags else signature or NO_CALL,
+                "signature": signature,
                 "env": trajectory.task.env,
                 "success": trajectory.outcome.success,
                 "reward": trajectory.outcome.reward,
@@ -252,13 +268,13 @@ def features_of(trajectories: Iterable[Trajectory]) -> pl.DataFrame:
                 "calls": sum(len(t.calls) for t in trajectory.turns),
                 "tools": sorted({c.name for t in trajectory.turns for c in t.calls}),
                 "tokens": (sum(chars) + sum(map(len, trajectory.head))) // CHARS_PER_TOKEN,
-                "turn_flags": flags,
+                "turn_flags": _turn_flags(trajectory, read, schemas),
                 "turn_tokens": [n // CHARS_PER_TOKEN for n in chars],
                 "turn_tools": [">".join(c.name for c in turn.calls) for turn in trajectory.turns],
-                "turn_calls": [call_hash(turn) for turn in trajectory.turns],
+                "turn_calls": [found.hash for found in read],
                 "turn_errors": [_error(turn) for turn in trajectory.turns],
                 "content_hash": _content_hash(trajectory),
-                "minhash": _minhash(trajectory),
+                "minhash": _minhash(trajectory, read),
             }
         )
     return pl.DataFrame(rows, schema=FEATURES)
