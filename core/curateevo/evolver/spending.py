@@ -37,7 +37,8 @@ class Ledger:
             if money < self._usd(0, least) or (money <= 0 and self._usd(1, 1) > 0):
                 raise NoRoom(f"proposer.budget.usd: {self.budget.usd:.4g} were left, no room for a call")
             if self.price.output > 0:
-                left = min(left, int(money / self.price.output * PRICED_TOKENS))
+                affordable = money / self.price.output * PRICED_TOKENS  # infinite at a tiny price
+                left = int(min(left, affordable))
         return min(left, wanted)
 
     def charge(self, prompt_tokens: int, completion_tokens: int, calls: int = 1) -> None:

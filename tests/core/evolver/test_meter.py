@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import openai
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from curateevo.api.errors import Denied, SpecInvalid
@@ -239,6 +239,9 @@ def test_what_is_wrong_before_any_call_is_said_before_it(
     ),
     price=st.none() | st.builds(TokenPrice, input=st.floats(0, 50), output=st.floats(0, 50)),
     calls=st.lists(st.tuples(st.integers(1, 4000), st.integers(1, 5000), st.floats(0, 1)), max_size=12),
+)
+@example(
+    budget=ProposerBudget(tokens=2, usd=0.125, calls=1), price=TokenPrice(input=0.0, output=3e-313), calls=[(1, 1, 0.0)]
 )
 def test_a_ledger_is_never_overdrawn_by_calls_that_keep_to_their_limits(
     budget: ProposerBudget, price: TokenPrice | None, calls: list[tuple[int, int, float]]
