@@ -159,19 +159,8 @@ class Reconciler:
             return await self._store_fault(live, error)
         await self._apply_network(work)
         for _ in range(PLANS):
-            work.moved, work.wakes = False, []
-            try:
-                seen, stages = await asyncio.to_thread(_observe, self._observer(work, store), work)
-            except (Transient, Denied) as error:
-                return await self._store_fault(work.live, error)
-            try:
-                # Versions first: while one can't be helped, the evolution keeps the conditions that say so.
-                for number, found in stages.items():
-                    await self._tick_version(work, work.versions[number], found, store)
-                await self._tick_evolution(work, seen, store)
-            except (Denied, ContractBroken) as error:
-                reason = Reason.DENIED if isinstance(error, Denied) else Reason.SPEC_INVALID
-                return await self._fault(work.live, "Ready", reason, error)
+            if (wait := await self._plan(work, store)) is not None:
+                return wait
             if work.stale or not work.moved:
                 break
         await self._tidy(work)
@@ -181,6 +170,23 @@ class Reconciler:
         elif work.moved:
             work.wake(0.0)
         return min(work.wakes, default=self.settings.resync_seconds)
+
+    async def _plan(self, work: _Pass, store: Store) -> float | None:
+        """Look at the store and let everything plan once. For a fault, the seconds until the next pass."""
+        work.moved, work.wakes = False, []
+        try:
+            seen, stages = await asyncio.to_thread(_observe, self._observer(work, store), work)
+        except (Transient, Denied) as error:
+            return await self._store_fault(work.live, error)
+        try:
+            # Versions first: while one can't be helped, the evolution keeps the conditions that say so.
+            for number, found in stages.items():
+                await self._tick_version(work, work.versions[number], found, store)
+            await self._tick_evolution(work, seen, store)
+        except (Denied, ContractBroken) as error:
+            reason = Reason.DENIED if isinstance(error, Denied) else Reason.SPEC_INVALID
+            return await self._fault(work.live, "Ready", reason, error)
+        return None
 
     async def _look(self, live: JsonObject) -> _Pass:
         """Everything of an evolution on the cluster, read now."""
