@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 
-from curateevo.api.errors import ContractBroken
 from curateevo_jobs.benchmarks.base import JsonObject, Task
 from curateevo_jobs.benchmarks.bfcl.categories import is_memory, is_multi_turn, language_of
-from curateevo_jobs.benchmarks.enclosure import environment_of
+from curateevo_jobs.benchmarks.reading import read_items
 
 PREFIX = "bfcl/"
 LOADER = "curateevo_jobs.benchmarks.bfcl.load"
@@ -25,7 +21,9 @@ _read: dict[str, tuple[Task, ...]] = {}
 def tasks_of(categories: Sequence[str]) -> list[tuple[Task, ...]]:
     """All tasks of each category, in the package's order. Raises ContractBroken where the package can't be read."""
     if missing := [category for category in categories if category not in _read]:
-        items = read_items(missing)
+        items: dict[str, list[JsonObject]] = {category: [] for category in missing}
+        for item in read_items("bfcl", LOADER, missing, INSTALL):
+            items[item["category"]].append(item)
         _read.update({category: tuple(_build(category, items[category])) for category in missing})
     return [_read[category] for category in categories]
 
@@ -34,25 +32,6 @@ def _build(category: str, items: list[JsonObject]) -> list[Task]:
     if is_memory(category):
         return _memory_tasks(items)
     return _multi_turn_tasks(items) if is_multi_turn(category) else _ast_tasks(items)
-
-
-def read_items(categories: Sequence[str]) -> dict[str, list[JsonObject]]:
-    """The items of categories, as `load.py` says them. Raises ContractBroken."""
-    with tempfile.TemporaryDirectory(prefix="curateevo-bfcl-") as scratch:
-        done = subprocess.run(
-            [sys.executable, "-I", "-m", LOADER, *categories],
-            env=environment_of(scratch),
-            cwd=scratch,
-            capture_output=True,
-            check=False,
-        )
-    if done.returncode != 0:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise ContractBroken(f"suite bfcl can't be read: {said[-1] if said else 'its reader died'}", INSTALL)
-    found: dict[str, list[JsonObject]] = {category: [] for category in categories}
-    for item in map(json.loads, done.stdout.splitlines()):
-        found[item["category"]].append(item)
-    return found
 
 
 def _ast_tasks(items: list[JsonObject]) -> list[Task]:
