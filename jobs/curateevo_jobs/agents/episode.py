@@ -27,7 +27,7 @@ from curateevo_jobs.agents.chat import (
     Generation,
     JsonObject,
 )
-from curateevo_jobs.benchmarks.base import Closing, Conversing, Environment, Reading, Score
+from curateevo_jobs.benchmarks.base import Closing, Conversing, Environment, Opening, Reading, Score
 
 
 class State(Enum):
@@ -88,6 +88,16 @@ class Episode:
 def seed_of(*parts: int | str) -> int:
     """A seed of 31 bits that depends on all parts and on nothing else."""
     return int.from_bytes(sha256("|".join(map(str, parts)).encode()).digest()[:4]) >> 1
+
+
+def begin(episode: Episode) -> None:
+    """Hear what is said before the model is asked."""
+    if episode.state is not State.ASKING or not isinstance(episode.environment, Opening):
+        return
+    try:
+        episode.messages += episode.environment.open()
+    except Transient as error:
+        _fail(episode, AnswerError(f"the environment: {error}", transient=True))
 
 
 def advance(episode: Episode, answer: Answer, max_turns: int) -> None:
@@ -172,6 +182,8 @@ def play(
 
 def _play_together(model: ChatModel, episodes: Sequence[Episode], rules: Rules, ended: Callable[[int], None]) -> None:
     """In lock-step: turn n of all episodes that are still asking is one batch."""
+    for episode in episodes:
+        begin(episode)
     live = _asking(episodes)
     while live:
         answers = model.answer([e.conversation for e in live], rules.generation, [e.turn_seed for e in live])
@@ -190,6 +202,7 @@ def _play_apart(model: ChatModel, episodes: Sequence[Episode], rules: Rules, end
 
 def play_one(model: ChatModel, episode: Episode, rules: Rules) -> None:
     """Play one episode to its end."""
+    begin(episode)
     while episode.state is State.ASKING:
         [answer] = model.answer([episode.conversation], rules.generation, [episode.turn_seed])
         advance(episode, answer, rules.max_turns)

@@ -1,7 +1,7 @@
 """The suite protocol: tasks, an environment to act in, and a score. docs/benchmarks.md shows how to write one.
 
-An environment has `call` and `score`. What more it can do it says by having the method: `Closing` ends an episode after
-a call, `Conversing` has a user who goes on talking, `Reading` scores by the whole transcript, `Carrying` leaves
+An environment has `call` and `score`. What more it can do it says by having the method: `Opening` has a user who speaks
+first, `Closing` ends an episode after a call, `Conversing` has a user who goes on talking, `Reading` scores by the whole transcript, `Carrying` leaves
 something for the tasks after it. The episode loop asks by `isinstance`; nothing is to be registered.
 """
 
@@ -75,6 +75,15 @@ class Environment(Protocol):
 
     def score(self, final_text: str) -> Score:
         """Score what was done so far; `final_text` is the agent's last message without a call."""
+        ...
+
+
+@runtime_checkable
+class Opening(Protocol):
+    """An environment whose user speaks first, in words that no task can hold: a simulator's."""
+
+    def open(self) -> Sequence[JsonObject]:
+        """OpenAI messages to go on with after the task's. Called once, before the model is asked."""
         ...
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from curateevo.api.errors import ContractBroken, SpecInvalid
 from curateevo_jobs.benchmarks.base import Suite
 
-NAMES = ("toolworld", "corpus", "bfcl")
+NAMES = ("toolworld", "corpus", "bfcl", "tau2")
 GROUP = "curateevo.suites"
 
 
@@ -30,6 +30,10 @@ def suite(name: str, inputs: Path | None = None) -> Suite:
             from curateevo_jobs.benchmarks.bfcl.suite import BfclSuite
 
             return BfclSuite()
+        case "tau2":
+            from curateevo_jobs.benchmarks.tau2.suite import Tau2Suite
+
+            return Tau2Suite()
         case _:
             return _plugged_in(name)
 
