@@ -1,8 +1,9 @@
 """The suite protocol: tasks, an environment to act in, and a score. docs/benchmarks.md shows how to write one.
 
 An environment has `call` and `score`. What more it can do it says by having the method: `Opening` has a user who speaks
-first, `Closing` ends an episode after a call, `Conversing` has a user who goes on talking, `Reading` scores by the whole transcript, `Carrying` leaves
-something for the tasks after it. The episode loop asks by `isinstance`; nothing is to be registered.
+first, `Closing` ends an episode after a call, `Conversing` has a user who goes on talking, `Reading` scores by the
+whole transcript, `Carrying` leaves something for the tasks after it. The episode loop asks by `isinstance`; nothing is
+to be registered.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads a benchmark's data in a process that ends: importing its package has effects that this program shall not have."""
+"""Reads a benchmark's data in a process that ends: importing its package has effects that are unwanted here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from curateevo_jobs.benchmarks.enclosure import environment_of
 
 
 def read_items(suite: str, module: str, arguments: Sequence[str], install: str) -> list[JsonObject]:
-    """The JSON lines that `python -m MODULE ARGUMENT...` prints. Raises ContractBroken, with `install` as the remedy."""
+    """The JSON lines that `python -m MODULE ARGUMENT...` prints. Raises ContractBroken; `install` is the remedy."""
     with tempfile.TemporaryDirectory(prefix=f"curateevo-{suite}-") as scratch:
         done = subprocess.run(
             [sys.executable, "-I", "-m", module, *arguments],

@@ -32,7 +32,7 @@ SOLO = ("telecom", "mock")
 
 def done() -> str:
     """Call this function when you are done with the task."""
-    return LLMSoloAgent.STOP_TOKEN
+    return str(LLMSoloAgent.STOP_TOKEN)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Imported before the package, this keeps litellm (600 MB) out: nothing of it is used, since no model is asked by it."""
+"""Imported before the package, this keeps litellm (600 MB) out: the package is never to ask a model here."""
 
 from __future__ import annotations
 

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from curateevo_jobs.agents.chat import Answer
+from curateevo_jobs.agents.chat import Answer, parse_call
 from curateevo_jobs.agents.episode import render_call, seed_of
-from curateevo_jobs.agents.chat import parse_call
 from curateevo_jobs.benchmarks.base import JsonObject, Score, UserTurn
 from curateevo_jobs.benchmarks.enclosure import Enclosure, Stopped, enclosure
 from curateevo_jobs.benchmarks.simulator import Simulator
