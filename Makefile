@@ -17,10 +17,10 @@ help:  ## show this list
 
 setup: $(VENV)/.done  ## make the environment in .venv, everything pinned by hash
 
-$(VENV)/.done: requirements.txt requirements.bfcl.txt requirements.uv.txt pyproject.toml
+$(VENV)/.done: requirements.txt requirements.suites.txt requirements.uv.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.uv.txt
-	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements.txt requirements.bfcl.txt
+	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements.txt requirements.suites.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -68,17 +68,17 @@ operators: setup  ## write the table of operators in docs/policies.md from their
 
 COMPILE := uv pip compile --quiet --generate-hashes --python-version 3.11 --no-emit-index-url --no-header
 lock: setup  ## resolve the requirements again, of the environment and of each image
-	$(BIN)/$(COMPILE) --upgrade pyproject.toml requirements.build.in --extra train --extra serve-cpu --extra bfcl --extra operator --extra dev \
+	$(BIN)/$(COMPILE) --upgrade pyproject.toml requirements.build.in --extra train --extra serve-cpu --extra bfcl --extra tau2 --extra operator --extra dev \
 	  --override requirements.override.txt -o requirements.txt
-	$(BIN)/$(COMPILE) --no-deps requirements.bfcl.in -o requirements.bfcl.txt
+	$(BIN)/$(COMPILE) --no-deps requirements.suites.in -o requirements.suites.txt
 	$(BIN)/$(COMPILE) requirements.uv.in -o requirements.uv.txt
 	$(BIN)/$(COMPILE) --no-annotate pyproject.toml --extra operator -c requirements.txt -o images/operator/requirements.txt
 	$(BIN)/$(COMPILE) --no-annotate images/sandbox/requirements.in -c requirements.txt -o images/sandbox/requirements.txt
-	$(BIN)/$(COMPILE) --no-annotate pyproject.toml --extra train --extra serve-cpu --extra bfcl \
+	$(BIN)/$(COMPILE) --no-annotate pyproject.toml --extra train --extra serve-cpu --extra bfcl --extra tau2 \
 	  --override requirements.override.txt -c requirements.txt -o images/jobs/requirements.txt
-	$(BIN)/$(COMPILE) --no-annotate pyproject.toml --extra train --extra serve --extra bfcl \
+	$(BIN)/$(COMPILE) --no-annotate pyproject.toml --extra train --extra serve --extra bfcl --extra tau2 \
 	  -c <(grep -oE '^[a-z0-9.-]+==[^ ]+' requirements.txt | grep -v '^apache-tvm-ffi=') -o images/trainer/requirements.txt
-	for image in jobs trainer; do cat requirements.bfcl.txt >> images/$$image/requirements.txt || exit 1; done
+	for image in jobs trainer; do cat requirements.suites.txt >> images/$$image/requirements.txt || exit 1; done
 
 clean:  ## remove environment, caches and runs
 	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache .import_linter_cache runs

@@ -18,7 +18,7 @@ def pins(path: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("image", ["operator", "sandbox", "jobs", "trainer"])
 def test_an_image_is_locked_to_what_is_tested(image: str) -> None:
-    tested = pins("requirements.txt") | pins("requirements.bfcl.txt")
+    tested = pins("requirements.txt") | pins("requirements.suites.txt")
     locked = pins(f"images/{image}/requirements.txt")
     differ = {name: (v, tested[name]) for name, v in locked.items() if name in tested and tested[name] != v}
     assert set(differ) <= ELSEWHERE.get(image, set()), f"run `make lock`: {differ}"
