@@ -226,7 +226,9 @@ def curate(
             f"{summary.memory_items} notes; sandbox {summary.tier}"
         )
     )
-    _print_profile(json.loads((output / "profile.json").read_text()))
+    profile = json.loads((output / "profile.json").read_text())
+    _print_profile(profile)
+    _print_representation(profile)
     out.print(Text(f"resources: {output}"))
 
 
@@ -490,6 +492,14 @@ def _print_profile(profile: dict[str, Any]) -> None:
         text = ", ".join(f"{k} {v}" for k, v in list(value.items())[:8]) if isinstance(value, dict) else str(value)
         table.add_row(name, text)
     out.print(table)
+
+
+def _print_representation(profile: dict[str, Any]) -> None:
+    """What stands surely more, or less, often in the SFT rows than in the corpus: at most four of each."""
+    from curateevo.report.representation import most_biased
+
+    for word, found in zip(("over", "under"), most_biased(profile, 4), strict=True):
+        out.print(Text(f"{word}-represented: {'; '.join(found) or 'nothing surely'}"))
 
 
 if __name__ == "__main__":

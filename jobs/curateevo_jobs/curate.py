@@ -12,10 +12,13 @@ from curateevo.api.errors import PolicyRejected
 from curateevo.api.stage import CurateParams, CurateSummary, Outcome
 from curateevo.policy.exchange import CONTEXT, POLICY
 from curateevo.policy.gate import Curated, OnStep, ask_twice, gate_settings, judge
+from curateevo.policy.operators.items import Item
+from curateevo.policy.recipe import Recipe
 from curateevo.policy.sandbox import Answer
 from curateevo.trajectories import corpus as layout
 from curateevo.trajectories.model import JsonObject
 from curateevo.trajectories.profile import profile_of
+from curateevo.trajectories.representation import Kept, representation_of
 from curateevo_jobs.agents.memory import Retriever, parse_item, query_of, with_notes
 from curateevo_jobs.stage import StageResult, StageRun
 
@@ -98,7 +101,8 @@ def _publish(run: StageRun, params: CurateParams, curated: Curated, corpus: Path
     kept = [item.row for item in curated.recipe.sft for _ in range(item.copies)]
     turns = [len(item.turns) for item in curated.recipe.sft for _ in range(item.copies)]
     frame = features[kept].with_columns(pl.Series("turns", turns, dtype=pl.Int32))
-    _write(run.output / layout.PROFILE, profile_of(frame))
+    sft, rl = _represented(curated.recipe, features)
+    _write(run.output / layout.PROFILE, {**profile_of(frame), "representation": representation_of(features, sft, rl)})
     _write(run.output / "notes.json", {"log": curated.recipe.logs, "metrics": curated.recipe.metrics})
     (run.output / "printed.txt").write_text(curated.run.printed, encoding="utf-8")
     return StageResult(
@@ -112,6 +116,17 @@ def _publish(run: StageRun, params: CurateParams, curated: Curated, corpus: Path
         ),
         volatile=frozenset({"printed.txt"}),
     )
+
+
+def _represented(recipe: Recipe, features: pl.DataFrame) -> tuple[list[Kept], list[Kept]]:
+    """The SFT rows and the RL tasks as the report on representation counts them."""
+    called, tools = features["turn_tools"].to_list(), features["tools"].to_list()
+
+    def called_by(item: Item) -> frozenset[str]:
+        return frozenset(name for turn in item.turns for name in called[item.row][turn].split(">") if name)
+
+    sft = [Kept(item.row, called_by(item), item.copies) for item in recipe.sft]
+    return sft, [Kept(task.row, frozenset(tools[task.row])) for task in recipe.rl]
 
 
 def _with_notes(row: JsonObject, retriever: Retriever | None, params: CurateParams) -> JsonObject:

@@ -23,7 +23,7 @@ from curateevo.api.spec import (
     Training,
 )
 
-STAGE_FORMAT = 2
+STAGE_FORMAT = 3
 """Raised when a stage's output for equal inputs changes: cached work of older formats is not used."""
 
 

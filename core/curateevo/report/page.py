@@ -15,7 +15,7 @@ from curateevo.api.spec import AcceptanceRule, EvolutionSpec
 from curateevo.api.stage import IngestSummary, SplitScore
 from curateevo.evolution.acceptance import detectable_gain
 from curateevo.local.objects import RunFolder
-from curateevo.report import charts, view, wording
+from curateevo.report import charts, representation, view, wording
 from curateevo.report.charts import Mark
 from curateevo.report.sections import (
     MAX_NAME,
@@ -93,6 +93,7 @@ def _environment() -> Environment:
     }
     found.filters.update(words)
     found.globals.update(change_bar=charts.change_bar, interval=interval_text, total=view.total)
+    found.globals.update(axis=representation.axis, sample=representation.sample)
     return found
 
 

@@ -10,6 +10,7 @@ from markupsafe import escape
 
 from curateevo.api.evolution import Stage, StageState
 from curateevo.api.stage import CurateSummary, SplitScore, TrainSummary
+from curateevo.report.representation import Group, groups_of
 from curateevo.report.story import JsonObject, VersionStory
 from curateevo.report.view import CostRow, FamilyRow, Row, families_of, number_of, text_of, version_costs
 from curateevo.report.wording import clip, count, number, plural, share, short
@@ -81,6 +82,7 @@ class Section:
     clusters_left_out: int
     profile: tuple[ProfileRow, ...]
     kept_families: tuple[ProfileRow, ...]
+    represented: tuple[Group, ...]
     facts: tuple[tuple[str, str], ...]
     """What curation and training said of themselves: name and text."""
     notes: tuple[str, ...]
@@ -117,6 +119,7 @@ def section_of(
         clusters_left_out=max(0, len(clusters) - MAX_CLUSTERS),
         profile=tuple(_profile_rows(corpus, story.profile)),
         kept_families=tuple(_kept_families(corpus, story.profile)),
+        represented=groups_of(story.profile),
         facts=tuple(_facts(story)),
         notes=tuple(_notes(story)),
         stages=tuple(_stages(story)),

@@ -310,6 +310,37 @@ def profile(scale: float, families: dict[str, int] | None = None) -> dict[str, A
         "families": families or {f: round(900 * scale / (i + 1)) for i, f in enumerate(FAMILIES)},
         "tools": {"get_weather": 215},
         "sources": {"prod": 3400},
+        "representation": representation(scale),
+    }
+
+
+def representation(scale: float) -> dict[str, Any]:
+    """Shares of a made-up policy: some values surely over, some surely under, some unsure, some of too few tasks."""
+
+    def part(corpus: float, ratio: float, low: float | None, high: float | None) -> dict[str, Any]:
+        return {"share": round(corpus * ratio, 4), "ratio": ratio, "low": low, "high": high}
+
+    def value(name: str, corpus: float, sft: tuple[Any, ...], rl: tuple[Any, ...]) -> dict[str, Any]:
+        parts = {"sft": part(corpus, *sft), "rl": part(corpus, *rl)}
+        return {"value": name, "tasks": 40, "corpus": corpus, **parts}
+
+    family = [
+        value("refund", 0.4, (1.4 * scale, 1.2 * scale, 1.6 * scale), (1.0, 0.8, 1.3)),
+        value("shipping", 0.3, (0.9, 0.7, 1.1), (0.4, 0.2, 0.7)),
+        value("account", 0.05, (0.0, 0.0, 0.11), (12.0, 6.0, 15.0)),
+        value("small talk", 0.1, (0.8, None, None), (0.3, None, None)),
+    ]
+    lengths = [
+        value("1 to 2", 0.6, (1.2, 1.1, 1.3), (1.0, 0.9, 1.1)),
+        value("3 to 5", 0.4, (0.7, 0.6, 0.8), (1.0, 0.8, 1.2)),
+    ]
+    return {
+        "tasks": 400,
+        "dimensions": [
+            {"name": "source", "values": [value("prod", 1.0, (1.0, 1.0, 1.0), (1.0, 1.0, 1.0))]},
+            {"name": "family", "values": family},
+            {"name": "turns", "values": lengths},
+        ],
     }
 
 
