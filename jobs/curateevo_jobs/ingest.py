@@ -3,38 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from urllib.parse import parse_qs, urlparse
 
+import polars as pl
+
 from curateevo.api.errors import ContractBroken, CorpusInvalid
 from curateevo.api.spec import CorpusSource, SuiteRef
 from curateevo.api.stage import IngestParams, IngestSummary
 from curateevo.trajectories import corpus as layout
-from curateevo.trajectories.features import features_of
 from curateevo.trajectories.hub import read_hub
-from curateevo.trajectories.leakage import LeakIndex
-from curateevo.trajectories.model import Trajectory
+from curateevo.trajectories.model import JsonObject
 from curateevo.trajectories.profile import profile_of
-from curateevo.trajectories.reading import (
-    Reading,
-    SetAside,
-    collect,
-    enforce_limit,
-    read_file,
-    source_files,
-    write_set_aside,
-)
+from curateevo.trajectories.reading import SetAside, enforce_limit, source_files, write_set_aside
 from curateevo.trajectories.splits import split_tasks
 from curateevo_jobs.benchmarks import registry
 from curateevo_jobs.benchmarks.base import Task
-from curateevo_jobs.benchmarks.held_out import HeldOut, hold_out
+from curateevo_jobs.benchmarks.held_out import held_tasks, hold_out
+from curateevo_jobs.intake import POOL_BYTES, Batch, Intake, file_batches, row_batches, take_in
 from curateevo_jobs.stage import StageResult, StageRun
 
 LEAKED = "leaked.jsonl"
-REPORT_EVERY = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,112 +42,97 @@ class DevTask:
 
 def ingest(run: StageRun, params: IngestParams) -> StageResult:
     """Raises CorpusInvalid when nothing, or too little, could be read."""
-    reading = read_sources(run, params.corpus.sources)
-    enforce_limit(reading, params.corpus.max_set_aside_fraction)
-    write_set_aside(reading.set_aside, run.output / layout.SET_ASIDE)
-    held = _held_out(params.suites, reading.trajectories)
-    _write_held_out(held, run.output)
-    dev = _dev_tasks(params.suites, held)
-    kept, leaked = keep_clean(reading.trajectories, dev, held.task_ids)
+    dev = _suite_tasks(params.suites)
+    intake = read_sources(run, params.corpus.sources, {t.id: t.prompt for t in dev})
+    enforce_limit(intake.read, intake.set_aside, params.corpus.max_set_aside_fraction)
+    write_set_aside(intake.set_aside, run.output / layout.SET_ASIDE)
+    run.progress.report("corpus", 0, intake.read)
+    rows, features, leaked = intake.rows(), intake.features(), intake.leaked
+    if held_out := next((s for s in params.suites if s.name == "corpus"), None):
+        held = held_tasks(features.select("task_id").collect()["task_id"], held_out.params)
+        is_held = pl.col("task_id").is_in(sorted(held))
+        points = hold_out(layout.iterate_trajectories(rows.filter(is_held)), held_out.params)
+        _write_held_out(points, run.output)
+        dev = [DevTask(r["id"], r["family"], r["group"], "") for r in points] + dev
+        leaked = _held_runs(rows.filter(is_held)) + leaked
+        rows, features = rows.filter(~is_held), features.filter(~is_held)
+    if params.suites and not dev:
+        raise ContractBroken("evaluation.suites: no dev tasks at all", "check the suites' params")
     write_set_aside(leaked, run.output / LEAKED)
-    if not kept:
+    if len(leaked) == intake.read:
         raise CorpusInvalid("every trajectory solves a dev task: nothing is left to learn from")
-    run.progress.report("features", 0, len(kept))
-    features = features_of(kept)
-    layout.write_trajectories(kept, run.output)
-    features.write_parquet(run.output / layout.FEATURES)
-    run.progress.report("features", len(kept), len(kept))
-    profile = profile_of(features)
+    layout.write_rows(rows, run.output)
+    features.sink_parquet(run.output / layout.FEATURES, row_group_size=layout.ROW_GROUP)
+    run.progress.report("corpus", intake.read, intake.read)
+    profile = profile_of(layout.read_features(run.output))
     _write_json(run.output / layout.PROFILE, profile)
     splits = _split(dev, params)
     _write_json(run.output / layout.SPLITS, splits)
     _write_json(run.output / layout.DEV_PROMPTS, {t.id: t.prompt for t in dev})
     return StageResult(
         IngestSummary(
-            trajectories=len(kept),
+            trajectories=profile["trajectories"],
             turns=profile["turns"],
             successes=profile["success"]["true"],
-            set_aside=len(reading.set_aside),
+            set_aside=len(intake.set_aside),
             leaked=len(leaked),
             dev_tasks={name: len(ids) for name, ids in splits.items()},
-            formats=reading.formats,
-            licences=reading.licences,
+            formats=dict(intake.formats.most_common()),
+            licences=dict(intake.licences.most_common()),
         )
     )
 
 
-def read_sources(run: StageRun, sources: Sequence[CorpusSource]) -> Reading:
+def read_sources(run: StageRun, sources: Sequence[CorpusSource], dev_prompts: dict[str, str]) -> Intake:
     """All sources in order: files, S3 objects, public data sets, or the built-in generator."""
-    rows: list[Iterable[Trajectory | SetAside]] = []
+    batches: list[Iterable[Batch]] = []
+    size = 0
     for number, source in enumerate(sources):
         match urlparse(source.uri).scheme:
             case "toolworld":
-                path = _generated(source.uri, run.scratch / f"toolworld-{number}.jsonl")
-                rows.append(read_file(path, "toolworld"))
+                files = [_generated(source.uri, run.scratch / f"toolworld-{number}.jsonl")]
+                batches.append(file_batches(files[0], "toolworld"))
             case "s3":
-                rows += [read_file(p, source.format) for p in _from_s3(source.uri, run, number)]
+                files = _from_s3(source.uri, run, number)
+                batches += [file_batches(path, source.format) for path in files]
             case "hub":
-                rows.append(read_hub(source.uri))
+                files = []
+                batches.append(row_batches(read_hub(source.uri)))
             case "" | "file":
-                rows += [read_file(p, source.format) for p in source_files(source.uri, Path.cwd())]
+                files = source_files(source.uri, Path.cwd())
+                batches += [file_batches(path, source.format) for path in files]
             case scheme:
                 raise CorpusInvalid(
                     f"corpus source {source.uri!r}: {scheme}:// is not supported",
                     "use a path, file://, s3:// or hub://",
                 )
-
-    def report(rows: int) -> None:
-        if rows % REPORT_EVERY == 0:
-            run.progress.report("rows", rows, 0)
-
-    return collect(chain.from_iterable(rows), report)
-
-
-def keep_clean(
-    trajectories: Sequence[Trajectory], dev: Sequence[DevTask], held_tasks: frozenset[str]
-) -> tuple[list[Trajectory], list[SetAside]]:
-    """Trajectories in which no dev task stands, and the others with the reason and the words that were found. All
-    messages of the user are looked at."""
-    index = LeakIndex({t.id: t.prompt for t in dev})
-    kept, leaked = [], []
-    for trajectory in trajectories:
-        if trajectory.task.id in held_tasks:
-            leaked.append(SetAside(trajectory.source, 0, f"{trajectory.id}: its task is held out for evaluation"))
-        elif found := index.find(trajectory.task.id, _said_by_user(trajectory)):
-            quote = f": {found.quote!r}" if found.quote else ""
-            leaked.append(SetAside(trajectory.source, 0, f"{trajectory.id}: {found}{quote}"))
-        else:
-            kept.append(trajectory)
-    return kept, leaked
+        size += sum(path.stat().st_size for path in files)
+    parts = run.scratch / "parts"
+    parts.mkdir()
+    return take_in(
+        chain.from_iterable(batches),
+        parts,
+        dev_prompts,
+        processes=pl.thread_pool_size() if size >= POOL_BYTES else 1,
+        on_rows=lambda rows: run.progress.report("rows", rows, 0),
+    )
 
 
-def _said_by_user(trajectory: Trajectory) -> Iterator[str]:
-    yield from trajectory.head
-    for turn in trajectory.turns:
-        yield from turn.users
-    yield from trajectory.tail
+def _held_runs(rows: pl.LazyFrame) -> list[SetAside]:
+    found = rows.select("id", "source").collect().iter_rows()
+    return [SetAside(source, 0, f"{name}: its task is held out for evaluation") for name, source in found]
 
 
-def _held_out(suites: Sequence[SuiteRef], trajectories: Sequence[Trajectory]) -> HeldOut:
-    ref = next((s for s in suites if s.name == "corpus"), None)
-    return hold_out(trajectories, ref.params) if ref else HeldOut((), frozenset())
-
-
-def _write_held_out(held: HeldOut, folder: Path) -> None:
-    if held.rows:
-        text = "".join(json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n" for row in held.rows)
+def _write_held_out(rows: Sequence[JsonObject], folder: Path) -> None:
+    if rows:
+        text = "".join(json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n" for row in rows)
         (folder / layout.HELD_OUT).write_text(text, encoding="utf-8")
 
 
-def _dev_tasks(suites: Sequence[SuiteRef], held: HeldOut) -> list[DevTask]:
-    out = [DevTask(r["id"], r["family"], r["group"], "") for r in held.rows]
-    for ref in suites:
-        if ref.name != "corpus":
-            tasks = registry.suite(ref.name).tasks(ref.params)
-            out += [DevTask(t.id, t.family, t.group or t.id, prompt_of(t)) for t in tasks]
-    if suites and not out:
-        raise ContractBroken("evaluation.suites: no dev tasks at all", "check the suites' params")
-    return out
+def _suite_tasks(suites: Sequence[SuiteRef]) -> list[DevTask]:
+    """The dev tasks that are there before the corpus is read."""
+    found = [t for s in suites if s.name != "corpus" for t in registry.suite(s.name).tasks(s.params)]
+    return [DevTask(t.id, t.family, t.group or t.id, prompt_of(t)) for t in found]
 
 
 def prompt_of(task: Task) -> str:

@@ -12,8 +12,8 @@ from curateevo.policy.builtin import NAMES, source_of
 from curateevo.policy.gate import Curated, curate_with_gate
 from curateevo.trajectories.corpus import FEATURES, read_features, write_trajectories
 from curateevo.trajectories.features import features_of
-from curateevo.trajectories.reading import read_files
 from curateevo_jobs.benchmarks.toolworld.corpus import generate
+from tests.core.trajectories.sources import read_files
 
 TOOLWORLD_ROWS = 400
 

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
+from pathlib import Path, PosixPath
 from typing import Any
 
+import polars as pl
+import pytest
+
+from curateevo.api.errors import Transient
+from curateevo.trajectories import corpus as layout
 from curateevo.trajectories.formats.openai import parse_openai
+from curateevo.trajectories.model import Trajectory
 from curateevo_jobs.benchmarks import registry
-from curateevo_jobs.ingest import DevTask, keep_clean
+from curateevo_jobs.benchmarks.toolworld.corpus import generate
+from curateevo_jobs.intake import Batch, file_batches, row_batches, take_in
 
 
 def talk(name: str, *said: str) -> Any:
@@ -14,19 +24,56 @@ def talk(name: str, *said: str) -> Any:
     return parse_openai({"id": name, "messages": messages}, f"{name}:1")
 
 
-def test_a_dev_task_is_found_wherever_the_user_says_it() -> None:
+def leaks(folder: Path, runs: list[Trajectory], prompts: dict[str, str]) -> tuple[list[str], list[str]]:
+    """Ids of the runs that are kept, and why the others are not."""
+    intake = take_in(row_batches(runs), folder, prompts, processes=1, on_rows=lambda rows: None)
+    return intake.rows().collect()["id"].to_list(), [item.reason for item in intake.leaked]
+
+
+def test_a_dev_task_is_found_wherever_the_user_says_it(tmp_path: Path) -> None:
     long = "please book the cheapest flight from new york to seattle on may twentieth for two people"
-    dev = [DevTask("dev/1", "book", "dev/1", long)]
-    clean, late = talk("a", "hello"), talk("b", "hello", f"and now {long}")
-    kept, leaked = keep_clean([clean, late], dev, frozenset())
-    assert kept == [clean]
-    assert leaked[0].reason == (f"b: it shares 13 words in a row with dev task dev/1: {' '.join(long.split()[:13])!r}")
+    kept, leaked = leaks(tmp_path, [talk("a", "hello"), talk("b", "hello", f"and now {long}")], {"dev/1": long})
+    assert kept == ["a"]
+    assert leaked == [f"b: it shares 13 words in a row with dev task dev/1: {' '.join(long.split()[:13])!r}"]
 
 
-def test_tasks_of_a_real_suite_are_found_by_their_prompts() -> None:
+def test_tasks_of_a_real_suite_are_found_by_their_prompts(tmp_path: Path) -> None:
     tasks = registry.suite("toolworld").tasks({})[:20]
     prompts = {t.id: "\n".join(str(m["content"]) for m in t.messages if m["role"] == "user") for t in tasks}
-    dev = [DevTask(t.id, t.family, t.id, prompts[t.id]) for t in tasks]
-    kept, leaked = keep_clean([talk(f"run-{n}", p) for n, p in enumerate(prompts.values())], dev, frozenset())
+    kept, leaked = leaks(tmp_path, [talk(f"run-{n}", p) for n, p in enumerate(prompts.values())], prompts)
     assert not kept and len(leaked) == 20
-    assert all("dev task" in item.reason for item in leaked)
+    assert all("dev task" in reason for reason in leaked)
+
+
+def test_many_processes_read_what_one_does(tmp_path: Path) -> None:
+    """Rows, features, names, what is set aside, and the bytes of the corpus."""
+    rows, _ = generate(0)
+    lines = [json.dumps(row) for row in rows[:1200]]
+    source = tmp_path / "rows.jsonl"
+    source.write_text("\n".join([*lines[:700], "{", *lines[700:], *lines[:3]]))
+    prompt = next(str(m["content"]) for m in rows[5]["messages"] if m["role"] == "user")
+    found = []
+    for processes in (1, 2):
+        folder = tmp_path / str(processes)
+        (folder / "out").mkdir(parents=True)
+        batches = file_batches(source, "toolworld")
+        intake = take_in(batches, folder, {"dev/5": prompt}, processes=processes, on_rows=lambda rows: None)
+        layout.write_rows(intake.rows(), folder / "out")
+        made = [(folder / "out" / name).read_bytes() for name in (layout.TRAJECTORIES, layout.SEALED_TASKS)]
+        found.append((made, intake.features().collect().write_json(), intake.set_aside, intake.leaked, intake.formats))
+    assert found[0] == found[1]
+    ids = pl.read_parquet(tmp_path / "1" / "out" / layout.TRAJECTORIES)["id"].to_list()
+    assert ids[-3:] == [f"{row['id']}#2" for row in rows[:3]]
+    assert [item.line for item in found[0][2]] == [701] and found[0][3]
+
+
+def test_a_reading_process_that_dies_is_named(tmp_path: Path) -> None:
+    with pytest.raises(Transient, match="reads the corpus died"):
+        take_in([Batch([], Fatal("x"))], tmp_path, {}, processes=2, on_rows=lambda rows: None)
+
+
+class Fatal(PosixPath):
+    """Ends the process that unpickles it."""
+
+    def __reduce__(self) -> Any:
+        return os._exit, (9,)

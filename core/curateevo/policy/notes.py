@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from curateevo.policy.operators.items import MemoryItem, NoteKind
-from curateevo.trajectories.features import reads_like_error
+from curateevo.trajectories.flags import reads_like_error
 from curateevo.trajectories.model import Call, JsonObject, Trajectory, Turn, parameters, tool_name
 
 TITLE_CHARS = 200

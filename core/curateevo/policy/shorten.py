@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from curateevo.trajectories.features import reads_like_error, values, words
+from curateevo.trajectories.flags import reads_like_error, values, words
 from curateevo.trajectories.model import Turn
 
 PIECE = re.compile(r"[^\n,;]+[\n,;]?|[\n,;]")

@@ -6,8 +6,10 @@ Messages and tools are JSON text: structs that Arrow infers would put nulls of o
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import marshal
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -24,16 +26,18 @@ SET_ASIDE = "set_aside.jsonl"
 HELD_OUT = "held_out.jsonl"
 DEV_PROMPTS = "dev_prompts.json"
 ROW_GROUP = 4096
+SLICE = 1024
 
 
 def write_trajectories(trajectories: Sequence[Trajectory], folder: Path) -> None:
     """Write `trajectories.parquet` and the sealed `tasks.parquet`."""
-    rows = [_to_row(t) for t in trajectories]
-    pl.DataFrame(rows, schema=ROW_SCHEMA).write_parquet(folder / TRAJECTORIES, row_group_size=ROW_GROUP)
-    sealed = [{"id": t.id, "env": t.task.env, "state": t.task.state} for t in trajectories]
-    pl.DataFrame(sealed, schema={"id": pl.String, "env": pl.String, "state": pl.String}).write_parquet(
-        folder / SEALED_TASKS
-    )
+    write_rows(trajectories_frame(trajectories).lazy(), folder)
+
+
+def write_rows(rows: pl.LazyFrame, folder: Path) -> None:
+    """As `write_trajectories`, of rows as `trajectories_frame` makes them: more than fit into memory will do."""
+    rows.select(ROW_SCHEMA.names()).sink_parquet(folder / TRAJECTORIES, row_group_size=ROW_GROUP)
+    rows.select("id", "env", "state").sink_parquet(folder / SEALED_TASKS, row_group_size=ROW_GROUP)
 
 
 def read_trajectories(folder: Path, rows: Iterable[int] | None = None) -> dict[int, Trajectory]:
@@ -41,7 +45,15 @@ def read_trajectories(folder: Path, rows: Iterable[int] | None = None) -> dict[i
     frame = pl.scan_parquet(folder / TRAJECTORIES).with_row_index("row")
     if rows is not None:
         frame = frame.filter(pl.col("row").is_in(sorted(set(rows))))
-    return {record["row"]: _from_row(record) for record in frame.collect().iter_rows(named=True)}
+    return {record["row"]: parse_row(record) for record in frame.collect().iter_rows(named=True)}
+
+
+def iterate_trajectories(rows: pl.LazyFrame) -> Iterator[Trajectory]:
+    """Trajectories of rows as `trajectories_frame` makes them, a few in memory at a time."""
+    count = rows.select(pl.len()).collect().item()
+    for start in range(0, count, SLICE):
+        for record in rows.slice(start, SLICE).collect().iter_rows(named=True):
+            yield parse_row(record)
 
 
 def read_sealed_states(folder: Path) -> dict[str, tuple[str | None, str | None]]:
@@ -81,38 +93,54 @@ ROW_SCHEMA = pl.Schema(
 )
 
 
-def _to_row(t: Trajectory) -> JsonObject:
-    turns = [
-        {
-            "users": turn.users,
-            "content": turn.content,
-            "reasoning": turn.reasoning,
-            "calls": [[c.id, c.name, c.arguments] for c in turn.calls],
-            "results": turn.results,
-        }
-        for turn in t.turns
-    ]
+def trajectories_frame(trajectories: Sequence[Trajectory]) -> pl.DataFrame:
+    """Trajectories as rows of `ROW_SCHEMA`, and the sealed `state` of each beside them."""
+    texts: dict[bytes, str] = {}
+
+    def tools(t: Trajectory) -> str:
+        """Few of a corpus's tool lists differ."""
+        key = marshal.dumps(t.tools)
+        if key not in texts:
+            texts[key] = _text(t.tools)
+        return texts[key]
+
+    columns: dict[str, list[Any]] = {
+        "id": [t.id for t in trajectories],
+        "source": [t.source for t in trajectories],
+        "task_id": [t.task.id for t in trajectories],
+        "prompt": [t.task.prompt for t in trajectories],
+        "env": [t.task.env for t in trajectories],
+        "tags": [list(t.task.tags) for t in trajectories],
+        "success": [t.outcome.success for t in trajectories],
+        "reward": [t.outcome.reward for t in trajectories],
+        "system": [t.system for t in trajectories],
+        "head": [_text(t.head) for t in trajectories],
+        "turns": [_text([_turn_row(turn) for turn in t.turns]) for t in trajectories],
+        "tail": [_text(t.tail) for t in trajectories],
+        "tools": [tools(t) for t in trajectories],
+        "labels": [json.dumps(t.labels, ensure_ascii=False, sort_keys=True) for t in trajectories],
+        "format": [t.format for t in trajectories],
+        "licence": [t.licence for t in trajectories],
+        "state": [t.task.state for t in trajectories],
+    }
+    return pl.DataFrame(columns, schema={**ROW_SCHEMA, "state": pl.String()})
+
+
+def _turn_row(turn: Turn) -> JsonObject:
     return {
-        "id": t.id,
-        "source": t.source,
-        "task_id": t.task.id,
-        "prompt": t.task.prompt,
-        "env": t.task.env,
-        "tags": list(t.task.tags),
-        "success": t.outcome.success,
-        "reward": t.outcome.reward,
-        "system": t.system,
-        "head": json.dumps(t.head, ensure_ascii=False),
-        "turns": json.dumps(turns, ensure_ascii=False),
-        "tail": json.dumps(t.tail, ensure_ascii=False),
-        "tools": json.dumps(t.tools, ensure_ascii=False),
-        "labels": json.dumps(t.labels, ensure_ascii=False, sort_keys=True),
-        "format": t.format,
-        "licence": t.licence,
+        "users": turn.users,
+        "content": turn.content,
+        "reasoning": turn.reasoning,
+        "calls": [[c.id, c.name, c.arguments] for c in turn.calls],
+        "results": turn.results,
     }
 
 
-def _from_row(row: JsonObject) -> Trajectory:
+_text = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def parse_row(row: JsonObject) -> Trajectory:
+    """A row of `ROW_SCHEMA`, its sealed state aside."""
     turns = tuple(
         Turn(
             users=tuple(raw["users"]),

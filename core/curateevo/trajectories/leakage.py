@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from curateevo.trajectories.features import words
+from curateevo.trajectories.flags import words
 
 NGRAM = 13
 

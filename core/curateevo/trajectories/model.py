@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,6 +109,13 @@ class Trajectory:
         for index in range(len(self.turns)) if keep is None else keep:
             out += self.turns[index].messages()
         return out
+
+    def said_by_user(self) -> Iterator[str]:
+        """All messages of the user, in order."""
+        yield from self.head
+        for turn in self.turns:
+            yield from turn.users
+        yield from self.tail
 
 
 def split_opening(turns: Sequence[Turn]) -> tuple[tuple[str, ...], tuple[Turn, ...]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from curateevo.trajectories.features import TurnFlag
+from curateevo.trajectories.flags import TurnFlag
 
 QUANTILES = (0.1, 0.5, 0.9, 0.99, 1.0)
 

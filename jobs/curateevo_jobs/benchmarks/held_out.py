@@ -6,8 +6,9 @@ that turn's calls. It measures imitation of good runs, not success in the world:
 
 from __future__ import annotations
 
+import heapq
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -20,14 +21,6 @@ from curateevo_jobs.benchmarks.base import JsonObject, Score, Task
 
 PARTIAL_REWARD = 0.5
 DEFAULTS = {"fraction": 0.3, "maxTasks": 200, "maxPromptChars": 20_000, "seed": 0}
-
-
-@dataclass(frozen=True, slots=True)
-class HeldOut:
-    """Decision points of the held-out tasks, and the ids of those corpus tasks: their trajectories train nothing."""
-
-    rows: tuple[JsonObject, ...]
-    task_ids: frozenset[str]
 
 
 @dataclass(slots=True)
@@ -76,23 +69,31 @@ def _task(row: JsonObject) -> Task:
     return Task(row["id"], row["family"], tuple(row["messages"]), tuple(row["tools"]), state)
 
 
-def hold_out(trajectories: Sequence[Trajectory], params: Mapping[str, Any]) -> HeldOut:
-    """Hold out a `fraction` of the corpus's tasks, and of their successful runs up to `maxTasks` decision points whose
-    messages are at most `maxPromptChars` long. Raises SpecInvalid for params that are not known."""
+def held_tasks(task_ids: Iterable[str], params: Mapping[str, Any]) -> frozenset[str]:
+    """A `fraction` of a corpus's tasks. Raises SpecInvalid for params that are not known."""
+    chosen = _chosen(params)
+    ids = sorted(set(task_ids), key=lambda task_id: _rank(task_id, chosen["seed"]))
+    return frozenset(ids[: max(1, round(len(ids) * float(chosen["fraction"])))])
+
+
+def hold_out(runs: Iterable[Trajectory], params: Mapping[str, Any]) -> list[JsonObject]:
+    """Of the runs of held-out tasks that did not fail, up to `maxTasks` decision points whose messages are at most
+    `maxPromptChars` long, by id. Raises SpecInvalid for params that are not known."""
+    chosen = _chosen(params)
+    rows = (
+        row
+        for run in runs
+        if run.outcome.success is not False
+        for row in _decisions(run, int(chosen["maxPromptChars"]))
+    )
+    kept = heapq.nsmallest(int(chosen["maxTasks"]), rows, key=lambda row: _rank(row["id"], chosen["seed"]))
+    return sorted(kept, key=lambda row: str(row["id"]))
+
+
+def _chosen(params: Mapping[str, Any]) -> dict[str, Any]:
     if unknown := sorted(set(params) - set(DEFAULTS)):
         raise SpecInvalid(f"suite corpus knows no param {unknown[0]!r}", f"known: {', '.join(DEFAULTS)}")
-    chosen = {**DEFAULTS, **params}
-    ids = sorted({t.task.id for t in trajectories}, key=lambda task_id: _rank(task_id, chosen["seed"]))
-    held = frozenset(ids[: max(1, round(len(ids) * float(chosen["fraction"])))])
-    rows = [
-        row
-        for trajectory in sorted(trajectories, key=lambda t: t.id)
-        if trajectory.task.id in held and trajectory.outcome.success is not False
-        for row in _decisions(trajectory, int(chosen["maxPromptChars"]))
-    ]
-    rows.sort(key=lambda row: _rank(row["id"], chosen["seed"]))
-    kept = sorted(rows[: int(chosen["maxTasks"])], key=lambda row: str(row["id"]))
-    return HeldOut(tuple(kept), held)
+    return {**DEFAULTS, **params}
 
 
 def _decisions(trajectory: Trajectory, max_chars: int) -> list[JsonObject]:

@@ -22,7 +22,7 @@ from curateevo.store.artifacts import publish
 from curateevo.store.local import LocalStore
 from curateevo.trajectories.formats.atif import parse_atif, render_atif
 from curateevo.trajectories.model import Call, JsonObject, RunOutcome, TaskRef, Trajectory, Turn, check
-from curateevo.trajectories.reading import read_files
+from tests.core.trajectories.sources import read_files
 
 TOOLS = [
     {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {arg: {}}}}}

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from curateevo.policy import api
 from curateevo.policy.operators.items import Context, Corpus, Items, TurnFlag
-from curateevo.trajectories.features import call_hash, features_of
+from curateevo.trajectories.features import features_of
+from curateevo.trajectories.flags import call_hash
 from curateevo.trajectories.model import Call, Trajectory, Turn
 from tests.core.policy.test_notes import BAD, GOOD, MENDED, RETRIED, Step, corpus_of, run
 from tests.core.policy.test_operators import ROWS

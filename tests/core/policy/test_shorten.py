@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curateevo.policy.shorten import GAP, needed_words, shorten
-from curateevo.trajectories.features import reads_like_error, words
+from curateevo.trajectories.flags import reads_like_error, words
 from curateevo.trajectories.model import Call, Turn
 
 TEXT = st.text("ab1 ,;\n", max_size=120)

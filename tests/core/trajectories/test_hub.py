@@ -12,7 +12,8 @@ import pytest
 from curateevo.api.errors import CorpusInvalid, Transient
 from curateevo.trajectories.hub import read_hub
 from curateevo.trajectories.model import Trajectory
-from curateevo.trajectories.reading import SetAside, collect
+from curateevo.trajectories.reading import SetAside
+from tests.core.trajectories.sources import sort_out
 
 
 def adp_row(name: str, *, tail: str = "message_action") -> dict[str, object]:
@@ -32,7 +33,7 @@ def test_adp_rows_become_turns_with_their_outcome(tmp_path: Path) -> None:
     path = tmp_path / "agenttuning_os" / "full_std.jsonl"
     path.parent.mkdir()
     path.write_text("".join(json.dumps(r) + "\n" for r in (adp_row("a"), adp_row("b", tail="dream"), adp_row("c"))))
-    reading = collect(read_hub(f"hub://adp?config=agenttuning_os&root={tmp_path}"))
+    reading = sort_out(read_hub(f"hub://adp?config=agenttuning_os&root={tmp_path}"))
     [t] = reading.trajectories
     assert (t.id, t.format, t.licence, t.outcome.success) == ("agenttuning_os/a", "adp", None, True)
     assert t.turns[0].calls[0].parsed() == {"command": "ls | wc -l"} and t.turns[0].results == ("3",)
@@ -86,7 +87,7 @@ def test_tau_bench_runs_of_the_hub(tmp_path: Path) -> None:
         "eval_result": {"db_match": True, "score": 1.0},
     }
     (tmp_path / "gpt-5.jsonl").write_text(json.dumps(run) + "\n" + json.dumps({**run, "messages": []}) + "\n")
-    reading = collect(read_hub(f"hub://tau_bench?root={tmp_path}&limit=2"))
+    reading = sort_out(read_hub(f"hub://tau_bench?root={tmp_path}&limit=2"))
     [t] = reading.trajectories
     assert (t.task.id, t.outcome.success, t.outcome.reward) == ("airline/3", True, 1.0)
     assert [str(s) for s in reading.set_aside] == ["hub://tau_bench:2: gpt-5/airline/3: no assistant message"]

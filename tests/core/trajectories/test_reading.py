@@ -16,7 +16,8 @@ from curateevo.trajectories.formats.detect import detect, parse_auto
 from curateevo.trajectories.formats.documents import MAX_LINE_BYTES, documents
 from curateevo.trajectories.formats.openai import parse_openai
 from curateevo.trajectories.model import RowInvalid, Trajectory, check
-from curateevo.trajectories.reading import enforce_limit, read_files, source_files, write_set_aside
+from curateevo.trajectories.reading import enforce_limit, source_files, unique_ids, write_set_aside
+from tests.core.trajectories.sources import read_files
 
 TOOLS = [
     {
@@ -153,15 +154,17 @@ def test_broken_lines_are_set_aside_with_file_line_and_reason(tmp_path: Path) ->
         (3, "not UTF-8"),
     ]
     assert str(reading.set_aside[0]).startswith(f"{path}:2: not JSON")
-    assert [t.id for t in reading.trajectories] == ["t1", "t1#2", "t1#3"]
+    ids = [t.id for t in reading.trajectories]
+    used: dict[str, int] = {}
+    assert unique_ids(ids[:2], used) + unique_ids(ids[2:], used) == ["t1", "t1#2", "t1#3"]
     with pytest.raises(CorpusInvalid) as caught:
-        enforce_limit(reading, 0.02)
+        enforce_limit(3, reading.set_aside, 0.02)
     assert (
         "4 of 7 rows" in str(caught.value)
         and f"{path}:5" in str(caught.value)
         and "maxSetAsideFraction" in str(caught.value)
     )
-    enforce_limit(reading, 0.6)
+    enforce_limit(3, reading.set_aside, 0.6)
     write_set_aside(reading.set_aside, tmp_path / "set_aside.jsonl")
     assert len((tmp_path / "set_aside.jsonl").read_text().splitlines()) == 4
 
@@ -199,7 +202,7 @@ def test_deep_nesting_does_not_end_the_file(tmp_path: Path) -> None:
 def test_an_empty_corpus_and_a_missing_one_are_errors(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("")
     with pytest.raises(CorpusInvalid, match="corpus is empty"):
-        enforce_limit(read_files([(tmp_path / "empty.jsonl", "auto")]), 0.02)
+        enforce_limit(len(read_files([(tmp_path / "empty.jsonl", "auto")]).trajectories), [], 0.02)
     with pytest.raises(CorpusInvalid, match="no such file"):
         source_files("nothing/*.json", tmp_path)
 

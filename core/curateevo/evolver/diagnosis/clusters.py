@@ -12,7 +12,7 @@ from curateevo.evolver.diagnosis.episode import Episode, read_episode
 from curateevo.evolver.diagnosis.modes import READINGS, Mode
 from curateevo.evolver.diagnosis.peers import Peers, peers_of
 from curateevo.evolver.diagnosis.rules import RULES, Claim, Rule
-from curateevo.trajectories.features import values
+from curateevo.trajectories.flags import values
 from curateevo.trajectories.model import JsonObject, RowInvalid, Turn
 
 MAX_EVIDENCE = 5

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from curateevo.trajectories.features import grounded, named_values, reads_like_error, words
+from curateevo.trajectories.flags import grounded, named_values, reads_like_error, words
 from curateevo.trajectories.formats.atif_steps import conversation, read_record, unique_call_ids
 from curateevo.trajectories.model import Call, JsonObject, Turn
 

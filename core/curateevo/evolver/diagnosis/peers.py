@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from curateevo.evolver.diagnosis.episode import Episode, Origin
-from curateevo.trajectories.features import SchemaCheck
+from curateevo.trajectories.flags import SchemaCheck
 
 ENOUGH = 3
 """Succeeded episodes, or uses of an argument, below which nothing is said."""

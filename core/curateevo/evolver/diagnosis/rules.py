@@ -6,7 +6,6 @@ the choice of tools shows, then values, then what an error left undone; at last 
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from curateevo.evolver.diagnosis.episode import Argument, Episode, Made, Origin
 from curateevo.evolver.diagnosis.modes import Mode
 from curateevo.evolver.diagnosis.peers import ODD_SHARE, USUAL_SHARE, Peers
 from curateevo.evolver.diagnosis.said import changes_state, claimed_actions
-from curateevo.trajectories.features import MALFORMED, words
+from curateevo.trajectories.flags import MALFORMED, words
 from curateevo.trajectories.model import tool_name
 
 LOOP_CALLS = 3
@@ -89,8 +88,7 @@ def schema(episode: Episode, peers: Peers) -> Claim | None:
         if last is not None and last.failed and SCHEMA_ERROR.search(last.result):
             return Claim(Mode.SCHEMA_VIOLATION, last.turn, last.result)
         return None
-    key = json.dumps(episode.tools)
-    fits = [peers.schemas.fits(made.call, episode.tools, key) for made in episode.made]
+    fits = [peers.schemas.fits(made.call, episode.tools) for made in episode.made]
     names = {tool_name(tool) for tool in episode.tools}
     for made, fit in zip(episode.made, fits, strict=True):
         known = made.call.name in names

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from curateevo.trajectories.features import TurnFlag
+from curateevo.trajectories.flags import TurnFlag
 from curateevo.trajectories.model import JsonObject, Trajectory
 
 __all__ = ["Context", "Corpus", "Item", "Items", "MemoryItem", "NoteKind", "Resources", "RlTask", "TurnFlag"]

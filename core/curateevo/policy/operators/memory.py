@@ -9,7 +9,8 @@ from typing import Any
 
 from curateevo.policy.notes import render_note
 from curateevo.policy.operators.items import Corpus, Item, Items, MemoryItem, NoteKind
-from curateevo.trajectories.features import NO_CALL, WORD, reads_like_error, values, words
+from curateevo.trajectories.features import NO_CALL
+from curateevo.trajectories.flags import WORD, reads_like_error, values, words
 from curateevo.trajectories.model import Trajectory
 
 

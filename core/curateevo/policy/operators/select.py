@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from curateevo.policy.operators.items import Item, Items, MemoryItem, TurnFlag
-from curateevo.trajectories.features import values, words
+from curateevo.trajectories.flags import values, words
 from curateevo.trajectories.leakage import LeakIndex
 from curateevo.trajectories.model import Trajectory
 

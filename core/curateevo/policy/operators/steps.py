@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import combinations
 
 from curateevo.policy.operators.items import Item, Items
-from curateevo.trajectories.features import words
+from curateevo.trajectories.flags import words
 from curateevo.trajectories.model import Trajectory
 
 

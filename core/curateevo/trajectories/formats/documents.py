@@ -27,8 +27,32 @@ class Document:
     problem: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of JSON that is still to be parsed."""
+
+    number: int
+    raw: bytes
+
+    def parse(self) -> Document:
+        try:
+            return Document(self.number, json.loads(self.raw.removeprefix(codecs.BOM_UTF8).decode("utf-8")))
+        except UnicodeDecodeError as error:
+            return Document(self.number, problem=f"not UTF-8 at byte {error.start} of the line")
+        except RecursionError:
+            return Document(self.number, problem="nested too deeply")
+        except ValueError as error:
+            return Document(self.number, problem=f"not JSON: {error}")
+
+
 def documents(path: Path) -> Iterator[Document]:
     """The documents of `path`: rows of Parquet; of JSON, the items of one array, one object, or one object a line."""
+    for piece in pieces(path):
+        yield piece.parse() if isinstance(piece, Line) else piece
+
+
+def pieces(path: Path) -> Iterator[Document | Line]:
+    """As `documents`, with lines left to be parsed where there is time."""
     if path.suffix == ".parquet":
         yield from _parquet_rows(path)
         return
@@ -72,7 +96,7 @@ def _is_one_object(path: Path, stream: BinaryIO) -> bool:
     return False
 
 
-def _lines(stream: BinaryIO) -> Iterator[Document]:
+def _lines(stream: BinaryIO) -> Iterator[Document | Line]:
     number = 0
     while raw := stream.readline(MAX_LINE_BYTES + 1):
         number += 1
@@ -80,24 +104,13 @@ def _lines(stream: BinaryIO) -> Iterator[Document]:
             _skip_line(stream)
             yield Document(number, problem=f"line is longer than {MAX_LINE_BYTES >> 20} MiB")
         elif raw.strip():
-            yield _parse(raw, number)
+            yield Line(number, raw)
 
 
 def _skip_line(stream: BinaryIO) -> None:
     while chunk := stream.readline(MAX_LINE_BYTES):
         if chunk.endswith(b"\n"):
             return
-
-
-def _parse(raw: bytes, line: int) -> Document:
-    try:
-        return Document(line, json.loads(raw.removeprefix(codecs.BOM_UTF8).decode("utf-8")))
-    except UnicodeDecodeError as error:
-        return Document(line, problem=f"not UTF-8 at byte {error.start} of the line")
-    except RecursionError:
-        return Document(line, problem="nested too deeply")
-    except ValueError as error:
-        return Document(line, problem=f"not JSON: {error}")
 
 
 def _array_items(stream: BinaryIO) -> Iterator[Document]:
@@ -111,14 +124,14 @@ def _array_items(stream: BinaryIO) -> Iterator[Document]:
     except UnicodeDecodeError as error:
         yield Document(raw[: error.start].count(b"\n") + 1, problem=f"not UTF-8 at byte {error.start}")
         return
-    decoder, position, line = json.JSONDecoder(), _skip_space(text, 0), 1
+    decoder, position, line, counted = json.JSONDecoder(), _skip_space(text, 0), 1, 0
     is_array = text.startswith("[", position)
     position += is_array
     while (position := _skip_space(text, position)) < len(text):
         if text[position] in ",]":
             position += 1
             continue
-        line = text.count("\n", 0, position) + 1
+        line, counted = line + text.count("\n", counted, position), position
         try:
             value, position = decoder.raw_decode(text, position)
         except (ValueError, RecursionError) as error:

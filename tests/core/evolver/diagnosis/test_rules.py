@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from curateevo.evolver.diagnosis import Mode, diagnose
 from curateevo.evolver.diagnosis.episode import Origin, read_episode, reckoned, stands_in
 from curateevo.evolver.diagnosis.said import changes_state, claimed_actions
-from curateevo.trajectories.features import words
+from curateevo.trajectories.flags import words
 
 PAGE = {
     "type": "function",
