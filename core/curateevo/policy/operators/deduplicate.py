@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from curateevo.policy.operators.decide import take
 from curateevo.policy.operators.items import Item, Items
@@ -47,21 +49,38 @@ def drop_near_duplicates(items: Items, *, threshold: float = 0.85) -> Items:
     within the same kept call signature only.
     """
     sketches, signatures = items.corpus.column("minhash"), items.corpus.column("signature")
-    buckets: dict[tuple[str, int], list[int]] = {}
+    groups: dict[tuple[str, int], list[int]] = {}
     for position, item in enumerate(items):
-        buckets.setdefault((signatures[item.row], len(item.turns)), []).append(position)
+        groups.setdefault((signatures[item.row], len(item.turns)), []).append(position)
     fresh: set[int] = set()
-    for positions in buckets.values():
-        found = np.array([sketches[items.items[k].row] for k in positions])
-        kept = np.empty_like(found)
-        count = 0
-        for position, sketch in zip(positions, found, strict=True):
-            if not ((kept[:count] == sketch).mean(axis=1) >= threshold).any():
-                kept[count] = sketch
-                count += 1
-                fresh.add(position)
-
+    for positions in groups.values():
+        found = np.array([sketches[items.items[k].row] for k in positions], dtype=np.uint32)
+        fresh.update(positions[k] for k in _dissimilar(found, threshold))
     return take(items, fresh, "drop_near_duplicates")
+
+
+def _dissimilar(sketches: npt.NDArray[np.uint32], threshold: float) -> list[int]:
+    """Of sketches in order, those that are not similar to one kept before.
+
+    Two that are similar differ in at most so many permutations, so that of one band more than that, some band is equal
+    in both: only sketches that share a band are compared, and none is missed.
+    """
+    size = sketches.shape[1]
+    least = next((n for n in range(size + 1) if n / size >= threshold), None)
+    if least is None:
+        return list(range(len(sketches)))
+    edges = [round(size * k / (size - least + 1)) for k in range(size - least + 2)]
+    kept: list[int] = []
+    banded: dict[tuple[int, bytes], list[int]] = {}
+    for k, sketch in enumerate(sketches):
+        raw = sketch.tobytes()
+        bands = [(n, raw[4 * start : 4 * end]) for n, (start, end) in enumerate(pairwise(edges))]
+        near = {other for band in bands for other in banded.get(band, ())}
+        if not (np.count_nonzero(sketches[sorted(near)] == sketch, axis=1) >= least).any():
+            kept.append(k)
+            for band in bands:
+                banded.setdefault(band, []).append(k)
+    return kept
 
 
 def similarity(left: list[int], right: list[int]) -> float:
