@@ -5,7 +5,6 @@ Large sources are read by several processes. What comes out is the same, whateve
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,8 +32,6 @@ POOL_BYTES = 32 << 20
 """Files of less than this in all are read by this process: others take a second to start."""
 IN_FLIGHT = 2
 """Batches per process that are read ahead."""
-CALM_GC = 100_000
-"""Allocations between collections; what is read makes few cycles and many objects."""
 ROWS, FEATURES = "rows", "features"
 OnRows: TypeAlias = Callable[[int], None]
 """Told how many rows were read so far."""
@@ -171,7 +168,6 @@ def _begin(dev_prompts: dict[str, str]) -> None:
     """What a reading process does first."""
     global _index
     die_with_parent()
-    gc.set_threshold(CALM_GC, 20, 100)
     _index = LeakIndex(dev_prompts)
 
 

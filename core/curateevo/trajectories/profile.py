@@ -17,9 +17,9 @@ def profile_of(features: pl.DataFrame) -> dict[str, Any]:
     count = features.height
     if not count:
         return {"trajectories": 0, "turns": 0}
-    flags = Counter(
-        flag.name for bits in features["turn_flags"].explode().drop_nulls() for flag in TurnFlag if bits & flag
-    )
+    flags = Counter[str]()
+    for bits, seen in features["turn_flags"].explode().drop_nulls().value_counts().iter_rows():
+        flags.update({flag.name: seen for flag in TurnFlag if flag.name and bits & flag})
     turns = int(features["turns"].sum())
     return {
         "trajectories": count,
@@ -46,4 +46,7 @@ def _quantiles(column: pl.Series) -> dict[str, float]:
 
 
 def _top(column: pl.Series, limit: int = 40) -> dict[str, int]:
-    return dict(Counter(column.to_list()).most_common(limit))
+    """The most frequent values; of equals those that come first in the column."""
+    counts = column.to_frame("value").with_row_index("row").group_by("value").agg(pl.len(), pl.col("row").min())
+    most = counts.sort(["len", "row"], descending=[True, False]).head(limit)
+    return dict(zip(most["value"].to_list(), most["len"].to_list(), strict=True))
