@@ -239,7 +239,7 @@ class AgentProgram(Model):
     """How long it may run; what policy.py holds then is taken."""
 
 
-class ProposerBudget(Model):
+class LlmBudget(Model):
     tokens: Annotated[int, Field(ge=0, le=1_000_000_000_000)] = 2_000_000
     """Tokens, in and out."""
     usd: Annotated[float, Field(ge=0.0, le=1e9, allow_inf_nan=False)] = 20.0
@@ -259,7 +259,7 @@ class Proposer(Model):
     """For `replay`: a directory with recorded policies 001.py, 002.py, ..."""
     name_clusters: bool = False
     """Let the model of `llm` name and merge the clusters of failures that the rules found."""
-    budget: ProposerBudget = ProposerBudget()
+    budget: LlmBudget = LlmBudget()
     """What the proposer may spend over the whole run; then the run ends."""
 
 

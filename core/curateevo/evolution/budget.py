@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from curateevo.api.evolution import Spent
-from curateevo.api.spec import EvolutionSpec, ProposerBudget
+from curateevo.api.spec import EvolutionSpec, LlmBudget
 from curateevo.api.stage import Usage
 
 SECONDS_PER_HOUR = 3600.0
@@ -26,9 +26,9 @@ def spent_budget(spec: EvolutionSpec, spent: Spent, started_at: float, now: floa
     return None
 
 
-def budget_left(budget: ProposerBudget, spent: Spent) -> ProposerBudget:
+def budget_left(budget: LlmBudget, spent: Spent) -> LlmBudget:
     """What the next round's proposer may spend."""
-    return ProposerBudget(
+    return LlmBudget(
         tokens=max(0, budget.tokens - spent.tokens),
         usd=max(0.0, budget.usd - spent.usd),
         calls=max(0, budget.calls - spent.calls),

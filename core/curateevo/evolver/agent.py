@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 
 from curateevo.api.errors import Denied, PolicyRejected, SpecInvalid, Transient
-from curateevo.api.spec import AgentProgram, LlmEndpoint, ProposerBudget
+from curateevo.api.spec import AgentProgram, LlmBudget, LlmEndpoint
 from curateevo.api.stage import PROPOSAL_REFUSED
 from curateevo.evolver.llm import Limits
 from curateevo.evolver.meter import Meter
@@ -74,7 +74,7 @@ class AgentProposer:
         self,
         program: AgentProgram,
         endpoint: LlmEndpoint,
-        budget: ProposerBudget,
+        budget: LlmBudget,
         *,
         scratch: Path,
         kept: Path,

@@ -11,7 +11,7 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -20,7 +20,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from curateevo.api.base import digest_of
 from curateevo.api.errors import ContractBroken, Denied, PolicyRejected, SpecInvalid, Transient
-from curateevo.api.spec import LlmEndpoint, ProposerBudget
+from curateevo.api.spec import LlmBudget, LlmEndpoint
 from curateevo.evolver.answer import Miss, check_patch, find_miss, make_patch, parse_answer
 from curateevo.evolver.prompt import repair_prompt, round_prompt, system_prompt
 from curateevo.evolver.proposal import Proposal, ProposalInput, ProposalRefused
@@ -28,6 +28,8 @@ from curateevo.evolver.spending import Ledger, NoRoom
 from curateevo.trajectories.model import JsonObject
 
 KEY_VARIABLE = "CURATEEVO_LLM_API_KEY"
+REWRITE_KEY_VARIABLE = "CURATEEVO_REWRITE_API_KEY"
+"""Of the endpoint in `spec.augmentation.llm`: a key is sent to its own server only."""
 CHARS_PER_TOKEN = 3.0
 """Cautious: code and English take 3 to 4. Used before a call, and where a server sends no counts."""
 MESSAGE_TOKENS = 8
@@ -37,6 +39,18 @@ RETRIED_STATUS = frozenset({408, 409, 425, 429})
 """Tried again, as are all of 500 and above, time-outs, and connections that were refused or cut."""
 QUOTA = ("insufficient_quota", "billing")
 FILTERED = ("content_filter", "content_policy")
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What an endpoint is asked for: the section of the spec that names it, and the variable with its key."""
+
+    section: str
+    key_variable: str
+
+
+PROPOSING = Use("proposer", KEY_VARIABLE)
+REWRITING = Use("augmentation", REWRITE_KEY_VARIABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +104,17 @@ class Lost:
 class ChatEndpoint:
     """One server and model. Every failure of the client is translated here, and the key is cut out of every text."""
 
-    def __init__(self, endpoint: LlmEndpoint, api_key: str, call_seconds: float) -> None:
-        url = parse_address(endpoint)
+    def __init__(self, endpoint: LlmEndpoint, api_key: str, call_seconds: float, use: Use = PROPOSING) -> None:
+        url = parse_address(endpoint, use)
         self.model = endpoint.model
-        self._key = checked_key(api_key, needed=endpoint.api_key_secret_ref is not None)
+        self._use = use
+        self._key = checked_key(api_key, needed=endpoint.api_key_secret_ref is not None, use=use)
         self._where = url.hostname or ""
         self._limit_field = "max_completion_tokens"
         try:
             import openai
         except ImportError as error:
-            raise Denied("the llm proposer needs the openai package", "pip install 'openai>=2.0'") from error
+            raise Denied(f"{use.section}.llm needs the openai package", "pip install 'openai>=2.0'") from error
         self._errors: Any = openai
         self._client = openai.OpenAI(
             base_url=endpoint.base_url, api_key=self._key or "none", timeout=call_seconds, max_retries=0
@@ -119,8 +134,22 @@ class ChatEndpoint:
                 return Lost("no connection")
             return Lost("the connection was cut", estimate_tokens(messages))
         except self._errors.OpenAIError as error:
-            raise ContractBroken(f"proposer.llm: {self._clean(str(error))}") from None
+            raise ContractBroken(f"{self._use.section}.llm: {self._clean(str(error))}") from None
         return self._parse(raw.http_response.text, messages)
+
+    def tries(
+        self, messages: list[JsonObject], room: Callable[[], int], limits: Limits, sleep: Callable[[float], None]
+    ) -> Iterator[Reply | Lost]:
+        """Tries until one has an answer, the last of which is it, with the waits between them; `room` is asked before
+        each how many tokens the answer may take. Ends with Lost where the server gives none. Raises what `ask` and
+        `room` raise."""
+        waits = limits.waits()
+        while True:
+            outcome = self.ask(messages, room())
+            yield outcome
+            if isinstance(outcome, Reply) or not waits:
+                return
+            sleep(max(waits.pop(0), min(outcome.wait_seconds, limits.longest_asked_seconds)))
 
     def close(self) -> None:
         self._client.close()
@@ -129,7 +158,8 @@ class ChatEndpoint:
         status, text = int(error.status_code), self._clean(f"{error.message} {error.body or ''}")
         if status in DENIED_STATUS or (status == 429 and any(sign in text for sign in QUOTA)):
             raise Denied(
-                f"{self._where} refuses the call: HTTP {status}: {text}", f"check {KEY_VARIABLE} and the quota"
+                f"{self._where} refuses the call: HTTP {status}: {text}",
+                f"check {self._use.key_variable} and the quota",
             )
         if status >= 500 or status in RETRIED_STATUS:
             return Lost(f"HTTP {status}", wait_seconds=_retry_after(error.response.headers.get("retry-after", "")))
@@ -140,9 +170,9 @@ class ChatEndpoint:
             return Reply("", "content_filter", estimate_tokens(messages), 0, estimated=True)
         if status == 404:
             raise SpecInvalid(
-                f"proposer.llm: {self._where} has no such model or path: {text}", "check baseURL and model"
+                f"{self._use.section}.llm: {self._where} has no such model or path: {text}", "check baseURL and model"
             )
-        raise ContractBroken(f"proposer.llm: HTTP {status}: {text}")
+        raise ContractBroken(f"{self._use.section}.llm: HTTP {status}: {text}")
 
     def _parse(self, body: str, messages: list[JsonObject]) -> Reply | Lost:
         try:
@@ -166,7 +196,7 @@ class ChatEndpoint:
         return text if limit is None else " ".join(text.split())[:limit]
 
 
-def parse_address(endpoint: LlmEndpoint) -> SplitResult:
+def parse_address(endpoint: LlmEndpoint, use: Use = PROPOSING) -> SplitResult:
     """Where the endpoint is. Raises SpecInvalid."""
     try:
         url = urlsplit(endpoint.base_url)
@@ -174,16 +204,16 @@ def parse_address(endpoint: LlmEndpoint) -> SplitResult:
             return url
     except ValueError:
         pass
-    raise SpecInvalid("proposer.llm.baseURL must be http:// or https:// with a host", "e.g. http://llm:8000/v1")
+    raise SpecInvalid(f"{use.section}.llm.baseURL must be http:// or https:// with a host", "e.g. http://llm:8000/v1")
 
 
-def checked_key(key: str, *, needed: bool) -> str:
+def checked_key(key: str, *, needed: bool, use: Use = PROPOSING) -> str:
     """The key as a header may hold it. Raises Denied."""
     key = key.strip()
     if needed and not key:
-        raise Denied(f"{KEY_VARIABLE} is not set", "the spec names a secret for the endpoint: put its key there")
+        raise Denied(f"{use.key_variable} is not set", "the spec names a secret for the endpoint: put its key there")
     if not key.isascii() or not key.isprintable():
-        raise Denied(f"{KEY_VARIABLE} holds characters that no HTTP header may hold", "set it again")
+        raise Denied(f"{use.key_variable} holds characters that no HTTP header may hold", "set it again")
     return key
 
 
@@ -238,7 +268,7 @@ class LlmProposer:
     def __init__(
         self,
         endpoint: LlmEndpoint,
-        budget: ProposerBudget,
+        budget: LlmBudget,
         *,
         api_key: str = "",
         limits: Limits | None = None,
@@ -327,19 +357,13 @@ class LlmProposer:
             talk.charge(entry)
             if entry["role"] == "assistant":
                 return Reply(entry["content"], entry["finish"], entry["prompt_tokens"], entry["completion_tokens"])
-        waits = self._limits.waits()
-        while True:
-            outcome = self._endpoint.ask(talk.messages, self._room(talk))
+        for outcome in self._endpoint.tries(talk.messages, lambda: self._room(talk), self._limits, self._sleep):
             entry = entry_of(asked, outcome)
             self._record(entry)
             talk.charge(entry)
             if isinstance(outcome, Reply):
                 return outcome
-            if not waits:
-                raise Transient(
-                    f"proposer.llm: {outcome.reason}, {self._limits.tries} times", "it is tried again later"
-                )
-            self._sleep(max(waits.pop(0), min(outcome.wait_seconds, self._limits.longest_asked_seconds)))
+        raise Transient(f"proposer.llm: {entry['content']}, {self._limits.tries} times", "it is tried again later")
 
     def _room(self, talk: Talk) -> int:
         """Tokens that the next answer may take. Raises ProposalRefused when the budget has no room for a call."""

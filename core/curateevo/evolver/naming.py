@@ -5,7 +5,7 @@ and hints stay those of the rules. An answer that can't be taken, or none, leave
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from curateevo.api.base import digest_of
 from curateevo.api.errors import CurateEvoError
-from curateevo.api.spec import LlmEndpoint, ProposerBudget
+from curateevo.api.spec import LlmBudget, LlmEndpoint
 from curateevo.evolver.diagnosis import Cluster, Diagnosis
-from curateevo.evolver.llm import ChatEndpoint, Limits, Reply, entry_of, estimate_tokens
+from curateevo.evolver.llm import ChatEndpoint, Limits, entry_of, estimate_tokens
 from curateevo.evolver.prompt import data_block
 from curateevo.evolver.spending import Ledger, NoRoom
 from curateevo.trajectories.model import JsonObject
@@ -62,7 +62,7 @@ class Named:
 def name_clusters(
     diagnosis: Diagnosis,
     endpoint: LlmEndpoint,
-    budget: ProposerBudget,
+    budget: LlmBudget,
     *,
     api_key: str = "",
     limits: Limits | None = None,
@@ -84,7 +84,8 @@ def name_clusters(
             server = ChatEndpoint(endpoint, api_key, (limits or Limits()).call_seconds)
             try:
                 Ledger(budget, endpoint.price).room(estimate_tokens(messages), ANSWER_TOKENS, ANSWER_TOKENS)
-                for entry in _ask(server, messages, asked, limits or Limits(), sleep):
+                for outcome in server.tries(messages, lambda: ANSWER_TOKENS, limits or Limits(), sleep):
+                    entry = entry_of(asked, outcome)
                     record(entry)
                     tries.append(entry)
             finally:
@@ -110,19 +111,6 @@ def _question(diagnosis: Diagnosis) -> str:
         for cluster in diagnosis.clusters
     ]
     return data_block("clusters", shown)
-
-
-def _ask(
-    server: ChatEndpoint, messages: list[JsonObject], asked: str, limits: Limits, sleep: Callable[[float], None]
-) -> Iterator[JsonObject]:
-    """The tries, the last of which has the answer, if there is one. Raises what the endpoint raises."""
-    waits = limits.waits()
-    while True:
-        outcome = server.ask(messages, ANSWER_TOKENS)
-        yield entry_of(asked, outcome)
-        if isinstance(outcome, Reply) or not waits:
-            return
-        sleep(max(waits.pop(0), min(outcome.wait_seconds, limits.longest_asked_seconds)))
 
 
 def _take(diagnosis: Diagnosis, last: JsonObject) -> Diagnosis:

@@ -1,10 +1,10 @@
-"""What a round's proposer may spend: asked before every call with the most it can cost, then charged with its cost."""
+"""What may be spent on a model: asked before every call with the most it can cost, then charged with its cost."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from curateevo.api.spec import ProposerBudget, TokenPrice
+from curateevo.api.spec import LlmBudget, TokenPrice
 
 PRICED_TOKENS = 1_000_000
 """Prices are of so many tokens."""
@@ -16,11 +16,13 @@ class NoRoom(Exception):
 
 @dataclass(slots=True)
 class Ledger:
-    """Tokens, US dollars and calls of one round, against what is left of the run's budget."""
+    """Tokens, US dollars and calls of one stage, against what is left of the run's budget."""
 
-    budget: ProposerBudget
+    budget: LlmBudget
     price: TokenPrice | None
     """None: tokens cost no money."""
+    section: str = "proposer"
+    """Where in the spec the budget stands: for messages."""
     tokens: int = 0
     usd: float = 0.0
     calls: int = 0
@@ -29,13 +31,13 @@ class Ledger:
         """Tokens that the next answer may take: `wanted`, or what is left. Raises NoRoom for less than `least`."""
         left = self.budget.tokens - self.tokens - prompt_tokens
         if self.calls + 1 > self.budget.calls:
-            raise NoRoom(f"proposer.budget.calls: {self.budget.calls} were left, no room for a call")
+            raise NoRoom(f"{self.section}.budget.calls: {self.budget.calls} were left, no room for a call")
         if left < least:
-            raise NoRoom(f"proposer.budget.tokens: {self.budget.tokens} were left, no room for a call")
+            raise NoRoom(f"{self.section}.budget.tokens: {self.budget.tokens} were left, no room for a call")
         if self.price is not None:
             money = self.budget.usd - self.usd - self._usd(prompt_tokens, 0)
             if money < self._usd(0, least) or (money <= 0 and self._usd(1, 1) > 0):
-                raise NoRoom(f"proposer.budget.usd: {self.budget.usd:.4g} were left, no room for a call")
+                raise NoRoom(f"{self.section}.budget.usd: {self.budget.usd:.4g} were left, no room for a call")
             if self.price.output > 0:
                 affordable = money / self.price.output * PRICED_TOKENS  # infinite at a tiny price
                 left = int(min(left, affordable))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from curateevo.api.errors import ContractBroken, Denied, SpecInvalid, Transient
-from curateevo.api.spec import AgentProgram, Focus, LlmEndpoint, ProposerBudget, TokenPrice
+from curateevo.api.spec import AgentProgram, Focus, LlmBudget, LlmEndpoint, TokenPrice
 from curateevo.evolver import agent
 from curateevo.evolver.agent import LOG, AgentProposer
 from curateevo.evolver.proposal import Proposal, ProposalInput, ProposalRefused, TriedPolicy
@@ -63,7 +63,7 @@ class Case:
         self, code: str, *replies: Reply, to: ProposalInput | None = None, command: tuple[str, ...] = (), **options: Any
     ) -> Proposal:
         timeout, env = options.pop("timeout", 60), options.pop("env", {})
-        budget, price = options.pop("budget", ProposerBudget()), options.pop("price", None)
+        budget, price = options.pop("budget", LlmBudget()), options.pop("price", None)
         program = AgentProgram(command=command or (sys.executable, "-c", HEAD + code), timeout_seconds=timeout, env=env)
         with chat_server(*(replies or (says("edit the policy"),))) as server:
             self.requests = server.requests
@@ -226,12 +226,12 @@ def test_a_spent_budget_ends_it_normally_and_what_it_left_is_taken(
 ) -> None:
     monkeypatch.setattr(agent, "GRACE_SECONDS", 1.0)
     stubborn = "\nwhile True:\n    try: ask()\n    except Exception: time.sleep(0.05)\n"
-    error = case.refused(stubborn, budget=ProposerBudget(calls=2))
+    error = case.refused(stubborn, budget=LlmBudget(calls=2))
     assert (error.reason, error.calls, error.tokens, len(case.requests)) == ("BudgetSpent", 2, 2000, 2)
     assert "proposer.budget.calls" in error.message and "as its budget was spent" in error.message
     (tmp_path / "again").mkdir()
     again = Case(tmp_path / "again")
-    assert again.propose(EDIT + SAY + stubborn, budget=ProposerBudget(calls=2)).calls == 2
+    assert again.propose(EDIT + SAY + stubborn, budget=LlmBudget(calls=2)).calls == 2
 
 
 def test_a_call_under_way_at_the_deadline_is_counted(case: Case) -> None:

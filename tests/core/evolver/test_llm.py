@@ -15,7 +15,7 @@ import pytest
 
 from curateevo.api.errors import ContractBroken, Denied, SpecInvalid, Transient
 from curateevo.api.evolution import Verdict
-from curateevo.api.spec import Focus, LlmEndpoint, ProposerBudget, SecretKeyRef, TokenPrice
+from curateevo.api.spec import Focus, LlmBudget, LlmEndpoint, SecretKeyRef, TokenPrice
 from curateevo.api.stage import HistoryEntry
 from curateevo.evolver.diagnosis import Cluster, Diagnosis, Evidence, Mode
 from curateevo.evolver.llm import Limits, LlmProposer, estimate_tokens
@@ -67,7 +67,7 @@ GOOD = answer((SEARCH, REPLACE))
 
 def proposer(server: ChatServer, **options: Any) -> LlmProposer:
     limits = replace(Limits(first_wait_seconds=0.0, longest_wait_seconds=0.0), **options.pop("limits", {}))
-    budget = options.pop("budget", ProposerBudget())
+    budget = options.pop("budget", LlmBudget())
     endpoint = LlmEndpoint(base_url=options.pop("url", server.url), model="m", price=options.pop("price", None))
     return LlmProposer(endpoint, budget, api_key=KEY, limits=limits, **options)
 
@@ -381,17 +381,17 @@ class TestServer:
         self, endpoint: LlmEndpoint, key: str, error: type[Exception]
     ) -> None:
         with pytest.raises(error):
-            LlmProposer(endpoint, ProposerBudget(), api_key=key)
+            LlmProposer(endpoint, LlmBudget(), api_key=key)
 
 
 class TestBudget:
     def test_calls_that_run_out_end_the_round_cleanly(self) -> None:
-        error, server = refused(says("no"), budget=ProposerBudget(calls=2))
+        error, server = refused(says("no"), budget=LlmBudget(calls=2))
         assert (error.reason, error.calls, len(server.requests)) == ("BudgetSpent", 2, 2)
         assert len(error.transcript) > 4
 
     def test_a_call_is_not_made_when_it_might_go_over_the_tokens(self) -> None:
-        error, server = refused(says(GOOD), budget=ProposerBudget(tokens=3000))
+        error, server = refused(says(GOOD), budget=LlmBudget(tokens=3000))
         assert (error.reason, error.tokens, server.requests) == ("BudgetSpent", 0, [])
 
     def test_money_is_counted_at_the_price_of_the_spec(self) -> None:
@@ -400,26 +400,26 @@ class TestBudget:
 
     def test_a_call_is_not_made_when_it_might_go_over_the_money(self) -> None:
         price = TokenPrice(input=0.0, output=10.0)
-        error, server = refused(says(GOOD), budget=ProposerBudget(usd=0.01), price=price)
+        error, server = refused(says(GOOD), budget=LlmBudget(usd=0.01), price=price)
         assert (error.reason, error.usd, server.requests) == ("BudgetSpent", 0.0, [])
         assert "proposer.budget.usd: 0.01 were left" in error.message
 
     def test_an_answer_gets_no_more_tokens_than_money_is_left_for(self) -> None:
         price = TokenPrice(input=0.0, output=10.0)
-        _, server = ask(says(GOOD), budget=ProposerBudget(usd=0.02), price=price)
+        _, server = ask(says(GOOD), budget=LlmBudget(usd=0.02), price=price)
         assert server.requests[0]["max_completion_tokens"] == 2000
 
     def test_money_that_is_spent_ends_the_round_with_its_cost(self) -> None:
         price = TokenPrice(input=10.0, output=10.0)
         _, server = ask(says(GOOD))
         first = estimate_tokens(server.requests[0]["messages"]) + Limits().least_answer_tokens
-        budget = ProposerBudget(usd=(first + COMPLETION_TOKENS) * 10 / 1e6)
+        budget = LlmBudget(usd=(first + COMPLETION_TOKENS) * 10 / 1e6)
         error, server = refused(says("no"), budget=budget, price=price)
         assert (error.reason, error.calls, len(server.requests)) == ("BudgetSpent", 1, 1)
         assert error.usd == pytest.approx((PROMPT_TOKENS + COMPLETION_TOKENS) * 10 / 1e6)
 
     def test_an_answer_gets_no_more_tokens_than_are_left(self) -> None:
-        _, server = ask(says(GOOD), budget=ProposerBudget(tokens=20_000))
+        _, server = ask(says(GOOD), budget=LlmBudget(tokens=20_000))
         assert 1024 <= server.requests[0]["max_completion_tokens"] < 16_384
 
     def test_what_an_earlier_attempt_was_answered_is_counted_and_not_asked_again(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from curateevo.api.errors import ContractBroken
 from curateevo.api.evolution import Stage
-from curateevo.api.spec import AgentProgram, Focus, LlmEndpoint, Proposer, ProposerBudget, ProposerType
+from curateevo.api.spec import AgentProgram, Focus, LlmBudget, LlmEndpoint, Proposer, ProposerType
 from curateevo.api.stage import Outcome, ProposeParams, StageRequest, StoreRef
 from curateevo.evolver.llm import KEY_VARIABLE
 from curateevo_jobs.checkpoints import FolderCheckpoints
@@ -62,7 +62,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     ) -> StageResult:
         (tmp_path / output).mkdir()
         endpoint = LlmEndpoint(base_url=server.url, model="m")
-        kind, spent = ProposerType.AGENT if agent else ProposerType.LLM, ProposerBudget(**budget)
+        kind, spent = ProposerType.AGENT if agent else ProposerType.LLM, LlmBudget(**budget)
         chosen = Proposer(type=kind, llm=endpoint, agent=agent, name_clusters=names, budget=spent)
         params = ProposeParams(number=1, focus=Focus.EFFECTIVENESS, proposer=chosen)
         store = StoreRef(uri=tmp_path.as_uri())

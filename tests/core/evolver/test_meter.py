@@ -17,7 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from curateevo.api.errors import Denied, SpecInvalid
-from curateevo.api.spec import LlmEndpoint, ProposerBudget, SecretKeyRef, TokenPrice
+from curateevo.api.spec import LlmBudget, LlmEndpoint, SecretKeyRef, TokenPrice
 from curateevo.evolver.llm import Limits
 from curateevo.evolver.meter import Meter
 from curateevo.evolver.spending import Ledger, NoRoom
@@ -43,7 +43,7 @@ HELLO: list[dict[str, Any]] = [{"role": "user", "content": "hello"}]
 @contextmanager
 def metered(*replies: Reply, **options: Any) -> Iterator[tuple[Meter, openai.OpenAI, ChatServer]]:
     """A meter before a server, and a client that knows the meter alone."""
-    budget, price = options.pop("budget", ProposerBudget()), options.pop("price", PRICE)
+    budget, price = options.pop("budget", LlmBudget()), options.pop("price", PRICE)
     with chat_server(*replies) as server:
         endpoint = LlmEndpoint(base_url=server.url, model="the-model", price=price)
         meter = Meter(endpoint, Ledger(budget, price), api_key=KEY, **options)
@@ -129,7 +129,7 @@ def test_calls_of_the_responses_api_are_counted_too() -> None:
 
 
 def test_a_call_without_room_in_the_budget_is_not_made_and_says_so_to_the_agent() -> None:
-    with metered(says("hi"), budget=ProposerBudget(calls=1)) as (meter, client, server):
+    with metered(says("hi"), budget=LlmBudget(calls=1)) as (meter, client, server):
         ask(client)
         with pytest.raises(openai.PermissionDeniedError, match="budget is spent.*calls"):
             ask(client)
@@ -139,7 +139,7 @@ def test_a_call_without_room_in_the_budget_is_not_made_and_says_so_to_the_agent(
 
 def test_calls_at_the_same_time_share_one_budget() -> None:
     """What is under way is counted at its most: of many calls at once only those are made that fit together."""
-    budget = ProposerBudget(tokens=2 * (1500 + 100))
+    budget = LlmBudget(tokens=2 * (1500 + 100))
     with metered(hangs, budget=budget, limits=Limits(call_seconds=1.0)) as (meter, client, server):
         threads = [threading.Thread(target=ask_in_vain, args=(client, 1500)) for _ in range(8)]
         for thread in threads:
@@ -227,12 +227,12 @@ def test_what_is_wrong_before_any_call_is_said_before_it(
     endpoint: LlmEndpoint, key: str, error: type[Exception]
 ) -> None:
     with pytest.raises(error):
-        Meter(endpoint, Ledger(ProposerBudget(), None), api_key=key)
+        Meter(endpoint, Ledger(LlmBudget(), None), api_key=key)
 
 
 @given(
     budget=st.builds(
-        ProposerBudget,
+        LlmBudget,
         tokens=st.integers(0, 20_000),
         usd=st.floats(0, 0.2),
         calls=st.integers(0, 8),
@@ -241,10 +241,10 @@ def test_what_is_wrong_before_any_call_is_said_before_it(
     calls=st.lists(st.tuples(st.integers(1, 4000), st.integers(1, 5000), st.floats(0, 1)), max_size=12),
 )
 @example(
-    budget=ProposerBudget(tokens=2, usd=0.125, calls=1), price=TokenPrice(input=0.0, output=3e-313), calls=[(1, 1, 0.0)]
+    budget=LlmBudget(tokens=2, usd=0.125, calls=1), price=TokenPrice(input=0.0, output=3e-313), calls=[(1, 1, 0.0)]
 )
 def test_a_ledger_is_never_overdrawn_by_calls_that_keep_to_their_limits(
-    budget: ProposerBudget, price: TokenPrice | None, calls: list[tuple[int, int, float]]
+    budget: LlmBudget, price: TokenPrice | None, calls: list[tuple[int, int, float]]
 ) -> None:
     ledger = Ledger(budget, price)
     for prompt, wanted, used in calls:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curateevo.api.spec import LlmEndpoint, ProposerBudget, SecretKeyRef
+from curateevo.api.spec import LlmBudget, LlmEndpoint, SecretKeyRef
 from curateevo.evolver.diagnosis import Cluster, Diagnosis, Evidence, Mode
 from curateevo.evolver.llm import Limits
 from curateevo.evolver.naming import Named, name_clusters, renamed
@@ -39,7 +39,7 @@ GOOD = groups(takes_the_wrong_tool=["wrong_tool"], goes_round_in_circles=["loop"
 def ask(server: ChatServer, **options: Any) -> Named:
     endpoint = LlmEndpoint(base_url=server.url, model="m")
     options = {"limits": Limits(tries=2), "sleep": lambda seconds: None} | options
-    return name_clusters(DIAGNOSIS, endpoint, options.pop("budget", ProposerBudget()), **options)
+    return name_clusters(DIAGNOSIS, endpoint, options.pop("budget", LlmBudget()), **options)
 
 
 def facts(diagnosis: Diagnosis) -> set[str]:
@@ -99,11 +99,11 @@ def test_a_server_that_fails_leaves_the_names_of_the_rules(replies: list[Reply],
 
 def test_without_room_or_key_nothing_is_asked() -> None:
     with chat_server(says(GOOD)) as server:
-        for budget in (ProposerBudget(calls=0), ProposerBudget(tokens=1000)):
+        for budget in (LlmBudget(calls=0), LlmBudget(tokens=1000)):
             assert "no room" in ask(server, budget=budget).diagnosis.naming
         locked = LlmEndpoint(base_url=server.url, model="m", api_key_secret_ref=SecretKeyRef(name="s"))
-        assert "is not set" in name_clusters(DIAGNOSIS, locked, ProposerBudget()).diagnosis.naming
-        assert name_clusters(Diagnosis((), 1, 0, {}), locked, ProposerBudget()) == Named(Diagnosis((), 1, 0, {}))
+        assert "is not set" in name_clusters(DIAGNOSIS, locked, LlmBudget()).diagnosis.naming
+        assert name_clusters(Diagnosis((), 1, 0, {}), locked, LlmBudget()) == Named(Diagnosis((), 1, 0, {}))
     assert server.requests == []
 
 
