@@ -3,70 +3,146 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 
 from curateevo.api.errors import PolicyRejected
 from curateevo.api.stage import CurateParams, CurateSummary, Outcome
+from curateevo.evolver.llm import REWRITE_KEY_VARIABLE
 from curateevo.policy.exchange import CONTEXT, POLICY
-from curateevo.policy.gate import Curated, OnStep, ask_twice, gate_settings, judge
+from curateevo.policy.gate import (
+    Curated,
+    OnStep,
+    agree,
+    ask_twice,
+    check_rewrites,
+    gate_settings,
+    read_policy,
+    write_rows,
+)
 from curateevo.policy.operators.items import Item
-from curateevo.policy.recipe import Recipe
-from curateevo.policy.sandbox import Answer
+from curateevo.policy.recipe import Recipe, encode_answers
+from curateevo.policy.sandbox import SandboxRun
+from curateevo.store.connect import connect
 from curateevo.trajectories import corpus as layout
+from curateevo.trajectories.leakage import LeakIndex
 from curateevo.trajectories.model import JsonObject
 from curateevo.trajectories.profile import profile_of
 from curateevo.trajectories.representation import Kept, representation_of
 from curateevo_jobs.agents.memory import Retriever, parse_item, query_of, with_notes
+from curateevo_jobs.rewriting import Fulfilled, Fulfiller
 from curateevo_jobs.stage import StageResult, StageRun
 
-SFT, RL, MEMORY, LINEAGE, REJECTION = (
+SFT, RL, MEMORY, LINEAGE, REJECTION, REWRITES = (
     "sft.jsonl",
     "rl.jsonl",
     "memory.jsonl",
     "lineage.jsonl",
     "rejection.json",
+    "rewrites.jsonl",
 )
 VISIBLE = (layout.FEATURES, layout.TRAJECTORIES)
 """The corpus, as far as a policy may read it."""
+STEPS_OF_ONE_PASS, STEPS_OF_TWO_PASSES = 4, 7
 
 
 def curate(run: StageRun, params: CurateParams) -> StageResult:
     """A policy that breaks its contract is a result: outcome Rejected, with the rule as the reason."""
-    corpus = lay_out_corpus(run)
-    context = run.inputs / CONTEXT
-    on_step = _reporter(run)
-    answers = ask_twice(
-        run.inputs / POLICY,
-        corpus,
-        context=context if context.is_file() else None,
-        settings=gate_settings(params.sandbox, params.seed),
-        on_step=on_step,
+    corpus, on_step = lay_out_corpus(run), _reporter(run, params)
+
+    def ask(context: Path) -> SandboxRun:
+        answers = ask_twice(
+            run.inputs / POLICY,
+            corpus,
+            context=context if context.is_file() else None,
+            settings=gate_settings(params.sandbox, params.seed),
+            on_step=on_step,
+        )
+        return agree(run.inputs / POLICY, corpus, answers, on_step=on_step)
+
+    try:
+        first = ask(run.inputs / CONTEXT)
+        fulfilled = fulfil_requests(run, params, corpus, first.recipe)
+    except PolicyRejected as error:
+        return _refused(run, error, Fulfilled())
+    if fulfilled is None:
+        return conclude(run, params, corpus, lambda: first, on_step=on_step)
+    second = run.scratch / CONTEXT
+    write_second_context(run.inputs / CONTEXT, fulfilled, second)
+    return conclude(run, params, corpus, lambda: ask(second), fulfilled, on_step)
+
+
+def fulfil_requests(run: StageRun, params: CurateParams, corpus: Path, recipe: Recipe) -> Fulfilled | None:
+    """What became of the rewrites that the first pass requests; None where it requests none, or may not.
+
+    Raises PolicyRejected where it requests too many, and what `Fulfiller.fulfil` raises.
+    """
+    if params.augmentation is None or not recipe.requests:
+        return None
+    check_rewrites(recipe, {}, read_policy(run.inputs / POLICY))
+    fulfiller = Fulfiller(
+        params.augmentation,
+        connect(run.request.store),
+        f"{run.request.evolution_uid}/{run.request.version}",
+        LeakIndex(_dev_prompts(run)),
+        api_key=os.environ.get(REWRITE_KEY_VARIABLE, ""),
     )
-    return conclude(run, params, corpus, answers, on_step)
+    texts = layout.read_trajectories(corpus, {request.row for request in recipe.requests})
+    return fulfiller.fulfil(recipe.requests, texts, lambda done, total: run.progress.report("rewriting", done, total))
+
+
+def write_second_context(first: Path, fulfilled: Fulfilled, second: Path) -> None:
+    """What the policy may know in its second pass: as in the first, if there was a file, and the answers."""
+    facts = json.loads(first.read_text(encoding="utf-8")) if first.is_file() else {}
+    texts = {request: answer.text for request, answer in fulfilled.answers.items()}
+    second.write_text(json.dumps({**facts, "rewritten": encode_answers(texts)}), encoding="utf-8")
 
 
 def conclude(
-    run: StageRun, params: CurateParams, corpus: Path, answers: Iterable[Answer], on_step: OnStep | None = None
+    run: StageRun,
+    params: CurateParams,
+    corpus: Path,
+    agreed: Callable[[], SandboxRun],
+    fulfilled: Fulfilled | None = None,
+    on_step: OnStep | None = None,
 ) -> StageResult:
-    """The trusted half: judge what the policy answered and write its rows, or its refusal."""
+    """The trusted half: judge what the policy answered last and write its rows, or its refusal. `agreed` raises
+    PolicyRejected for answers that can't be taken."""
+    answered = fulfilled or Fulfilled()
     try:
-        curated = judge(
+        curated = write_rows(
             run.inputs / POLICY,
             corpus,
-            answers,
-            dev_prompts=json.loads((run.inputs / layout.DEV_PROMPTS).read_text(encoding="utf-8")),
-            on_step=on_step or _reporter(run),
+            agreed(),
+            dev_prompts=_dev_prompts(run),
+            rewritten=None if params.augmentation is None else answered.answers,
+            on_step=on_step or _reporter(run, params),
         )
     except PolicyRejected as error:
-        _write(
-            run.output / REJECTION,
-            {"rule": error.rule, "message": error.message, "hint": error.hint, "line": error.line},
-        )
-        return StageResult(CurateSummary(), Outcome.REJECTED, error.rule, str(error))
-    return _publish(run, params, curated, corpus)
+        return _refused(run, error, answered)
+    return _publish(run, params, curated, corpus, fulfilled)
+
+
+def _refused(run: StageRun, error: PolicyRejected, fulfilled: Fulfilled) -> StageResult:
+    _write(
+        run.output / REJECTION,
+        {"rule": error.rule, "message": error.message, "hint": error.hint, "line": error.line},
+    )
+    return _counted(StageResult(CurateSummary(), Outcome.REJECTED, error.rule, str(error)), fulfilled)
+
+
+def _counted(result: StageResult, fulfilled: Fulfilled) -> StageResult:
+    """The result with what rewriting cost."""
+    return replace(result, tokens=fulfilled.tokens, usd=fulfilled.usd, calls=fulfilled.calls, cache=fulfilled.is_final)
+
+
+def _dev_prompts(run: StageRun) -> dict[str, str]:
+    prompts: dict[str, str] = json.loads((run.inputs / layout.DEV_PROMPTS).read_text(encoding="utf-8"))
+    return prompts
 
 
 def lay_out_corpus(run: StageRun) -> Path:
@@ -78,17 +154,20 @@ def lay_out_corpus(run: StageRun) -> Path:
     return folder
 
 
-def _reporter(run: StageRun) -> OnStep:
+def _reporter(run: StageRun, params: CurateParams) -> OnStep:
     steps: list[str] = []
+    total = STEPS_OF_ONE_PASS if params.augmentation is None else STEPS_OF_TWO_PASSES
 
     def on_step(name: str) -> None:
         steps.append(name)
-        run.progress.report(name, len(steps), 4)
+        run.progress.report(name, len(steps), total)
 
     return on_step
 
 
-def _publish(run: StageRun, params: CurateParams, curated: Curated, corpus: Path) -> StageResult:
+def _publish(
+    run: StageRun, params: CurateParams, curated: Curated, corpus: Path, fulfilled: Fulfilled | None
+) -> StageResult:
     material = curated.material
     _write_lines(run.output / MEMORY, material.memory)
     retriever = None
@@ -102,10 +181,15 @@ def _publish(run: StageRun, params: CurateParams, curated: Curated, corpus: Path
     turns = [len(item.turns) for item in curated.recipe.sft for _ in range(item.copies)]
     frame = features[kept].with_columns(pl.Series("turns", turns, dtype=pl.Int32))
     sft, rl = _represented(curated.recipe, features)
-    _write(run.output / layout.PROFILE, {**profile_of(frame), "representation": representation_of(features, sft, rl)})
+    profile = {**profile_of(frame), "representation": representation_of(features, sft, rl)}
+    if fulfilled is not None:
+        profile["augmentation"] = fulfilled.counts()
+        ids = dict(enumerate(features["id"].to_list()))
+        _write_lines(run.output / REWRITES, ({"trajectory": ids[row["row"]], **row} for row in fulfilled.to_rows()))
+    _write(run.output / layout.PROFILE, profile)
     _write(run.output / "notes.json", {"log": curated.recipe.logs, "metrics": curated.recipe.metrics})
     (run.output / "printed.txt").write_text(curated.run.printed, encoding="utf-8")
-    return StageResult(
+    result = StageResult(
         CurateSummary(
             sft_rows=len(material.sft),
             sft_turns=material.sft_turns,
@@ -116,6 +200,7 @@ def _publish(run: StageRun, params: CurateParams, curated: Curated, corpus: Path
         ),
         volatile=frozenset({"printed.txt"}),
     )
+    return _counted(result, fulfilled or Fulfilled())
 
 
 def _represented(recipe: Recipe, features: pl.DataFrame) -> tuple[list[Kept], list[Kept]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from curateevo.api.stage import CurateParams, Manifest, StageRequest
 from curateevo.policy import exchange
-from curateevo.policy.gate import gate_settings
+from curateevo.policy.gate import agree, gate_settings
 from curateevo.store.artifacts import fetch_inputs, read_manifest
 from curateevo.store.connect import connect
 from curateevo.store.protocol import Store
@@ -61,7 +61,8 @@ def publish(
             link = run.inputs / path
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to((work / (SEEN if path in POLICY_SEES else TRUSTED) / path).resolve())
-        result = conclude(run, params, lay_out_corpus(run), exchange.read_answers(work / ANSWERS))
+        policy, corpus = run.inputs / exchange.POLICY, lay_out_corpus(run)
+        result = conclude(run, params, corpus, lambda: agree(policy, corpus, exchange.read_answers(work / ANSWERS)))
         return publish_result(store, run, result, seconds=time.time() - begun)
 
 

@@ -248,6 +248,13 @@ class LlmBudget(Model):
     """Calls of the LLM."""
 
 
+class Augmentation(Model):
+    llm: LlmEndpoint
+    """The model that rewrites what a policy asks for."""
+    budget: LlmBudget = LlmBudget(calls=2000)
+    """What rewriting may spend over the whole run; then the run ends."""
+
+
 class Proposer(Model):
     type: ProposerType = ProposerType.RULES
     """llm and agent ask a model, rules tries a list of edits, replay reads recorded policies, manual waits for you."""
@@ -433,6 +440,8 @@ class EvolutionSpec(Model):
     """Where the search begins."""
     proposer: Proposer = Proposer()
     """Who rewrites the policy."""
+    augmentation: Augmentation | None = None
+    """Who rewrites text that a policy asks to have rewritten; null: policies may not ask."""
     training: Training = Training()
     """How a model is made of SFT data and RL tasks. seed and repeats can't change."""
     memory: Memory = Memory()

@@ -10,6 +10,7 @@ from pydantic import Field
 from curateevo.api.base import Model, digest_of
 from curateevo.api.evolution import Stage, Verdict
 from curateevo.api.spec import (
+    Augmentation,
     BaseModelRef,
     Corpus,
     Evaluation,
@@ -55,6 +56,8 @@ class CurateParams(Model):
     sandbox: Sandbox
     memory: Memory
     seed: int
+    augmentation: Augmentation | None = None
+    """Its budget is what the run has left."""
 
 
 class TrainParams(Model):
@@ -174,7 +177,7 @@ class Usage(Model):
     gpu_seconds: float = 0.0
     peak_bytes: int = 0
     tokens: int = 0
-    """LLM tokens of the evolver."""
+    """LLM tokens of the evolver, or of rewriting."""
     usd: float = 0.0
     calls: int = 0
 

@@ -129,7 +129,9 @@ def curate_request(
     inputs = {POLICY: policy} | {path: ingest.file(path).ref for path in CORPUS_FILES}
     if context is not None:
         inputs[CONTEXT] = context
-    params = CurateParams(sandbox=spec.sandbox, memory=spec.memory, seed=spec.training.seed)
+    params = CurateParams(
+        sandbox=spec.sandbox, memory=spec.memory, seed=spec.training.seed, augmentation=spec.augmentation
+    )
     return _request(who, spec, Stage.CURATE, version.number, attempt, inputs, params)
 
 

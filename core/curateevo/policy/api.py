@@ -28,6 +28,8 @@ from curateevo.policy.operators.items import (
     MemoryItem,
     NoteKind,
     Resources,
+    Rewrite,
+    RewriteKind,
     RlTask,
     TurnFlag,
 )
@@ -50,6 +52,9 @@ from curateevo.policy.operators.refine import (
     mask_failed_turns,
     segment,
     shorten_results,
+)
+from curateevo.policy.operators.rewrite import (
+    request_rewrite,
 )
 from curateevo.policy.operators.rl import (
     rl_contrasts,
@@ -94,6 +99,8 @@ __all__ = [
     "MemoryItem",
     "NoteKind",
     "Resources",
+    "Rewrite",
+    "RewriteKind",
     "RlTask",
     "TurnFlag",
     "balance",
@@ -133,6 +140,7 @@ __all__ = [
     "memory_rules",
     "memory_tools",
     "pick_steps",
+    "request_rewrite",
     "rl_contrasts",
     "rl_environment",
     "rl_next_action",

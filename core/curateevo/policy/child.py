@@ -125,9 +125,10 @@ def run(source: str, corpus: Corpus, facts: dict[str, Any], seed: int) -> dict[s
             failures=tuple(facts.get("failures", ())),
             family_success=facts.get("family_success", {}),
             tools=tuple(facts.get("tools", ())),
+            rewritten=recipe.parse_answers(facts.get("rewritten", ())),
         )
         resources = curate(module, corpus, ctx)
-        return {**recipe.encode(resources), "logs": ctx.logs, "metrics": ctx.metrics}
+        return {**recipe.encode(resources, ctx.requests), "logs": ctx.logs, "metrics": ctx.metrics}
     except MemoryError:
         return {"rejected": {"rule": "memory", "message": "the policy used more memory than it may", "line": None}}
     except BaseException as error:  # noqa: BLE001  the sandbox's edge: whatever the policy raises is a result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -13,15 +13,18 @@ from curateevo.api.spec import Sandbox
 from curateevo.policy.confine import Limits
 from curateevo.policy.materialise import Material, materialise, rows_needed
 from curateevo.policy.notes import MAX_NOTE_CHARS
+from curateevo.policy.operators.items import Rewrite
 from curateevo.policy.quantity import quantity
 from curateevo.policy.recipe import Recipe
+from curateevo.policy.rewriting import Rewritten
 from curateevo.policy.sandbox import Answer, SandboxRun, ask_policy, check_answer
-from curateevo.policy.source import check_static
+from curateevo.policy.source import check_static, line_of_use
 from curateevo.trajectories.corpus import read_features, read_sealed_states, read_trajectories
 from curateevo.trajectories.leakage import LeakIndex
 
 MAX_TURNS_FACTOR = 4
 MAX_MEMORY_ITEMS = 5000
+MAX_REWRITES = 5000
 HASH_SEEDS = (1, 2)
 OnStep: TypeAlias = Callable[[str], None]
 """Told what is begun, for progress."""
@@ -103,18 +106,40 @@ def judge(
     Answers are taken one by one: the second run is not asked for when the first one is refused. Raises PolicyRejected
     for the first rule that is broken, and what `answers` raises.
     """
+    run = agree(policy, corpus, answers, on_step=on_step)
+    return write_rows(policy, corpus, run, dev_prompts=dev_prompts, on_step=on_step)
+
+
+def agree(policy: Path, corpus: Path, answers: Iterable[Answer], *, on_step: OnStep = ignore_step) -> SandboxRun:
+    """The first part of `judge`: the static rules, and both answers, which must be the same."""
     on_step("static rules")
     check_static(read_policy(policy))
-    features = read_features(corpus)
-    turns = features["turns"].to_list()
+    turns = read_features(corpus)["turns"].to_list()
     first, second = (check_answer(answer, turns) for answer in answers)
     check_deterministic(first.recipe, second.recipe)
+    return first
+
+
+def write_rows(
+    policy: Path,
+    corpus: Path,
+    run: SandboxRun,
+    *,
+    dev_prompts: dict[str, str],
+    rewritten: Mapping[Rewrite, Rewritten] | None = None,
+    on_step: OnStep = ignore_step,
+) -> Curated:
+    """The second part of `judge`: the rows and their rules. `rewritten`: the answered requests; None where no model
+    may be asked."""
     on_step("contract")
-    check_size(first.recipe, turns)
-    texts = read_trajectories(corpus, rows_needed(first.recipe))
-    material = materialise(first.recipe, texts, features["family"].to_list(), read_sealed_states(corpus))
+    features = read_features(corpus)
+    check_size(run.recipe, features["turns"].to_list())
+    check_rewrites(run.recipe, rewritten, read_policy(policy))
+    texts = read_trajectories(corpus, rows_needed(run.recipe))
+    families, sealed = features["family"].to_list(), read_sealed_states(corpus)
+    material = materialise(run.recipe, texts, families, sealed, rewritten or {})
     check_contract(material, dev_prompts=dev_prompts)
-    return Curated(material, first.recipe, first)
+    return Curated(material, run.recipe, run)
 
 
 def read_policy(path: Path) -> str:
@@ -155,6 +180,32 @@ def check_size(recipe: Recipe, turns: Sequence[int]) -> None:
             "memory-count",
             f"{len(recipe.memory)} items, allowed {MAX_MEMORY_ITEMS}",
             "lower the limit in build_memory",
+        )
+
+
+def check_rewrites(recipe: Recipe, rewritten: Mapping[Rewrite, Rewritten] | None, source: str) -> None:
+    """The rules on requests for rewriting."""
+    line = line_of_use(source, "request_rewrite")
+    if recipe.requests and rewritten is None:
+        raise PolicyRejected(
+            "rewrite-model",
+            f"{len(recipe.requests)} rewrites are requested, and the spec names no model for them",
+            "name one in spec.augmentation.llm, or do without request_rewrite",
+            line,
+        )
+    if len(recipe.requests) > MAX_REWRITES:
+        raise PolicyRejected(
+            "rewrite-count",
+            f"{len(recipe.requests)} rewrites are requested, allowed {MAX_REWRITES}",
+            "request for fewer items or turns: those that matter most, by score or failures",
+            line,
+        )
+    if loose := next((r for i in recipe.sft for r in i.rewrites if r not in (rewritten or {})), None):
+        raise PolicyRejected(
+            "rewrite-answered",
+            f"an item of row {loose.row} has turn {loose.turn} rewritten, and there is no answer for it",
+            "leave Item.rewrites to request_rewrite",
+            line,
         )
 
 
@@ -203,7 +254,11 @@ def _check_leaks(material: Material, index: LeakIndex) -> None:
 
 
 def _recipe_digest(recipe: Recipe) -> str:
-    sft = [[i.row, i.turns, i.copies, i.masked, i.max_result_chars] for i in recipe.sft]
+    sft = [[i.row, i.turns, i.copies, i.masked, i.max_result_chars, *map(_key, i.rewrites)] for i in recipe.sft]
     rl = [[t.row, t.turn, t.reward, t.aimed] for t in recipe.rl]
     memory = [[m.row, m.turn, m.result, m.start, m.end, m.kind, m.against] for m in recipe.memory]
-    return digest_of([sft, rl, memory])
+    return digest_of([sft, rl, memory, *map(_key, recipe.requests)])
+
+
+def _key(request: Rewrite) -> list[object]:
+    return [request.row, request.turn, request.kind.value, request.instruction]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from curateevo.policy.notes import render_note
-from curateevo.policy.operators.items import Item, MemoryItem, RlTask
+from curateevo.policy.operators.items import Item, MemoryItem, Rewrite, RlTask
 from curateevo.policy.recipe import Recipe
+from curateevo.policy.rewriting import Rewritten, with_rewrites
 from curateevo.policy.shorten import needed_words, shorten
 from curateevo.trajectories.model import JsonObject, Message, Trajectory
 
@@ -38,15 +41,26 @@ def rows_needed(recipe: Recipe) -> set[int]:
     return {i.row for i in recipe.sft} | {t.row for t in recipe.rl} | {m.row for m in recipe.memory} | against
 
 
-def materialise(recipe: Recipe, texts: dict[int, Trajectory], families: list[str], sealed: SealedStates) -> Material:
-    """Write every row. Problems of single rows (spans or states that are not there) are left to the contract gate:
-    a note that points at nothing gets an empty content, a task without a state a null one."""
+def materialise(
+    recipe: Recipe,
+    texts: dict[int, Trajectory],
+    families: list[str],
+    sealed: SealedStates,
+    rewritten: Mapping[Rewrite, Rewritten] = MappingProxyType({}),
+) -> Material:
+    """Write every row; `rewritten` holds each text that an item has rewritten. Problems of single rows (spans or states
+    that are not there) are left to the contract gate: a note that points at nothing gets an empty content, a task
+    without a state a null one."""
     sft, lineage = [], []
     for number, item in enumerate(recipe.sft):
-        row = _sft_row(f"sft-{number:06d}", item, texts[item.row], families[item.row])
+        source = with_rewrites(texts[item.row], item.rewrites, rewritten) if item.rewrites else texts[item.row]
+        row = _sft_row(f"sft-{number:06d}", item, source, families[item.row])
         sft += [row] * item.copies
         entry = _lineage("sft", row["id"], item.row, texts[item.row].id, list(item.turns), item.lineage, item.copies)
-        lineage.append({**entry, "masked": list(item.masked), "max_result_chars": item.max_result_chars})
+        entry |= {"masked": list(item.masked), "max_result_chars": item.max_result_chars}
+        if item.rewrites:
+            entry["rewritten"] = [rewritten[request].lineage(request) for request in item.rewrites]
+        lineage.append(entry)
     rl = []
     for number, task in enumerate(recipe.rl):
         row = _rl_row(f"rl-{number:06d}", task, texts[task.row], families[task.row], sealed)

@@ -117,6 +117,12 @@ def params_of(source: str) -> dict[str, Any]:
     raise PolicyRejected("params", "no PARAMS dict with text keys", WRITE_PARAMS)
 
 
+def line_of_use(source: str, name: str) -> int | None:
+    """The first line that uses `name`, alone or as an attribute. Raises PolicyRejected when it does not parse."""
+    used = (n for n in ast.walk(parse(source)) if name in (getattr(n, "attr", None), getattr(n, "id", None)))
+    return min((node.lineno for node in used if isinstance(node, ast.expr)), default=None)
+
+
 def check_static(source: str) -> None:
     """All static rules. Raises PolicyRejected with rule, line and remedy for the first that is broken."""
     tree = parse(source)

@@ -18,6 +18,7 @@ GROUPS = {
     "refine": "Which turns to keep, to train on, and how much of results",
     "steps": "Which steps carry the loss",
     "augment": "How often each item stands in the data",
+    "rewrite": "Text made anew by a model",
     "deduplicate": "Duplicates",
     "rl": "RL tasks",
     "memory": "Memory",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -13,9 +14,13 @@ from curateevo.policy.operators.items import Item, Items
 
 
 def drop_exact_duplicates(items: Items) -> Items:
-    """Of items with equal content, equal kept and equal masked turns keep the first."""
+    """Of items with equal content, equal kept, masked and rewritten turns keep the first."""
     hashes = items.corpus.column("content_hash")
-    return _first_of(items, lambda i: (hashes[i.row], i.turns, i.masked), "drop_exact_duplicates")
+    return _first_of(
+        items,
+        lambda i: (hashes[i.row], i.turns, i.masked, tuple(replace(r, row=0) for r in i.rewrites)),
+        "drop_exact_duplicates",
+    )
 
 
 def drop_same_calls(items: Items, *, by: str = "task_id") -> Items:

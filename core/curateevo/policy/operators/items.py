@@ -12,7 +12,19 @@ from typing import Any
 from curateevo.trajectories.flags import TurnFlag
 from curateevo.trajectories.model import JsonObject, Trajectory
 
-__all__ = ["Context", "Corpus", "Item", "Items", "MemoryItem", "NoteKind", "Resources", "RlTask", "TurnFlag"]
+__all__ = [
+    "Context",
+    "Corpus",
+    "Item",
+    "Items",
+    "MemoryItem",
+    "NoteKind",
+    "Resources",
+    "Rewrite",
+    "RewriteKind",
+    "RlTask",
+    "TurnFlag",
+]
 
 
 class Corpus:
@@ -42,6 +54,31 @@ class Corpus:
         return self._read(rows)
 
 
+class RewriteKind(StrEnum):
+    """Which text of a turn is rewritten. Calls and results are none: they must stay true."""
+
+    ANSWER = "answer"
+    """What the assistant says."""
+    REASONING = "reasoning"
+    """What it thinks before that."""
+    PROMPT = "prompt"
+    """The user's message before the turn, the last one where there are several; for turn 0 that of the opening."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """A text of the corpus, and how it is to be rewritten: a request, and where it is answered a reference."""
+
+    row: int
+    turn: int
+    kind: RewriteKind
+    instruction: str
+
+    def is_kept(self, turns: Iterable[int]) -> bool:
+        """Whether the text stands in a row that keeps these turns: the opening always does."""
+        return self.turn in turns or (self.kind is RewriteKind.PROMPT and self.turn == 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Item:
     """Some turns of one trajectory."""
@@ -57,6 +94,8 @@ class Item:
     """Kept turns that are context only: shown, never trained on. Ascending, some of `turns`, never all."""
     max_result_chars: int | None = None
     """Tool results longer than this many characters are cut when the row is written; None: none is."""
+    rewrites: tuple[Rewrite, ...] = ()
+    """Answered requests whose texts stand in place of the corpus's, one per turn and kind."""
 
     @property
     def trained(self) -> tuple[int, ...]:
@@ -207,6 +246,10 @@ class Context:
     family_success: Mapping[str, float] = field(default_factory=dict)
     """Mean success of the parent on diag, by task family."""
     tools: tuple[JsonObject, ...] = ()
+    rewritten: Mapping[Rewrite, str] = field(default_factory=dict)
+    """Answers to what the first pass requested; empty in the first pass."""
+    requests: dict[Rewrite, None] = field(default_factory=dict)
+    """What `request_rewrite` asks for, in order, each once."""
     logs: list[str] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
 
