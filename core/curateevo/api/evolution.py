@@ -200,6 +200,17 @@ class Counts(Model):
         return self.model_copy(update={name: getattr(self, name) + 1})
 
 
+class SpentOnRewriting(Model):
+    """What rewriting has cost, rounds that were refused or failed among them."""
+
+    tokens: int = 0
+    """Tokens, in and out."""
+    usd: float = 0.0
+    """US dollars."""
+    calls: int = 0
+    """Calls."""
+
+
 class Spent(Model):
     """What the run has spent."""
 
@@ -211,6 +222,8 @@ class Spent(Model):
     """US dollars for the evolver's LLM."""
     calls: int = 0
     """Calls of the evolver's LLM."""
+    augmentation: SpentOnRewriting | None = None
+    """What policies had rewritten; none without `spec.augmentation`."""
 
 
 class EvolutionStatus(Model):

@@ -31,7 +31,7 @@ from curateevo.api.stage import (
     ProposeSummary,
     StageRequest,
 )
-from curateevo.evolution.budget import add_usage, spent_budget
+from curateevo.evolution.budget import add_rewriting, add_usage, augmentation_left, spent_budget
 from curateevo.evolution.conditions import with_conditions
 from curateevo.evolution.decision import (
     Action,
@@ -303,6 +303,8 @@ def _spent_with(spent: Spent, seen: EvolutionSeen, number: int) -> Spent:
         spent = spent.model_copy(update={"gpu_seconds": spent.gpu_seconds + version.measurement.gpu_seconds})
     if proposal is not None and proposal.done is not None and proposal.done.manifest is not None:
         spent = add_usage(spent, proposal.done.manifest.usage)
+    if version is not None and version.curate is not None and version.curate.usage.calls:
+        spent = add_rewriting(spent, version.curate.usage)
     return spent
 
 
@@ -458,7 +460,7 @@ def _version_spec(
         policy_key=key,
         corpus_key=f"{attempt_prefix(who.uid, Stage.INGEST, None, attempt)}/{MANIFEST}",
         corpus_digest=ingest.digest,
-        evolution_spec=spec,
+        evolution_spec=augmentation_left(spec, status.spent),
     )
 
 

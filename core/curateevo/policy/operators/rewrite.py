@@ -20,7 +20,7 @@ def request_rewrite(
     keep: bool = False,
 ) -> Items:
     """Items with the texts of `kind` (answer, reasoning, prompt) rewritten by a model as `instruction` says, at all
-    turns or those for which `turns(item, turn, flags)`. Calls and results stay. A request without an answer changes nothing.
+    turns or those for which `turns(item, turn, flags)`. Calls and results stay; so do texts that get no answer.
 
     The policy runs twice: what is requested in the first run is answered in the second. `keep`: the originals stay in
     front of the rewritten items. Needs `spec.augmentation`: without it the gate refuses a policy that requests.
