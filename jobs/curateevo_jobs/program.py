@@ -42,7 +42,7 @@ from curateevo_jobs.training.base_model import fingerprint
 
 PROGRAMS = ("ingest", "curate", "train", "evaluate", "propose")
 SERVE = "serve"
-STEPS = {"curate": ("fetch", "publish"), SERVE: ("fetch", "run")}
+STEPS = {"curate": ("fetch", "fulfil", "publish"), SERVE: ("fetch", "run")}
 MOST_BYTES_PER_CHARACTER = 6
 MAX_TOLD_BYTES = 2000
 """Of the termination log: Kubernetes keeps 4096 of a container, and 12 KiB of a pod."""
@@ -79,7 +79,9 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--request", required=True, type=Path, help="the request, a JSON file")
     parser.add_argument("--termination-log", type=Path, help="where a short JSON about the end goes")
     parser.add_argument("--progress", choices=("auto", "json", "bar"), default="auto")
-    parser.add_argument("--step", choices=("fetch", "publish", "run"), help="curate, serve: one step of the program")
+    parser.add_argument(
+        "--step", choices=("fetch", "fulfil", "publish", "run"), help="curate, serve: one step of the program"
+    )
     parser.add_argument("--work", type=Path, help="curate: the folder that its steps share")
     parser.add_argument("--wait", type=float, default=0.0, help="curate: seconds that the step before may take")
     parser.add_argument("--subject", help="serve: whose model; the request is that of the evaluation")
@@ -112,6 +114,8 @@ def _act(options: argparse.Namespace, progress: Progress) -> tuple[str, str]:
 
         if options.step == "fetch":
             manifest = steps.fetch(request, params, options.work, progress)
+        elif options.step == "fulfil":
+            manifest = steps.fulfil(request, params, options.work, progress)
         else:
             manifest = steps.publish(request, params, options.work, progress, options.wait)
     else:

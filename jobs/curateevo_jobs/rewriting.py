@@ -19,7 +19,7 @@ from curateevo.api.spec import Augmentation
 from curateevo.evolver.llm import REWRITING, ChatEndpoint, Limits, Lost, Reply, estimate_tokens
 from curateevo.evolver.prompt import data_block
 from curateevo.evolver.spending import Ledger, NoRoom
-from curateevo.policy.operators.items import Rewrite
+from curateevo.policy.operators.items import Rewrite, RewriteKind
 from curateevo.policy.rewriting import (
     MAX_TEXT_CHARS,
     AnswerRefused,
@@ -81,6 +81,23 @@ class Fulfilled:
         reasons = Counter(refused.why.value for refused in self.unanswered.values())
         unanswered = dict(sorted(reasons.items()))
         return {"requested": len(self.requests), "answered": len(self.answers), "unanswered": unanswered}
+
+    def to_json(self) -> JsonObject:
+        """For a step in another container."""
+        return {"rows": list(self.to_rows()), "tokens": self.tokens, "usd": self.usd, "calls": self.calls}
+
+    @classmethod
+    def from_json(cls, found: JsonObject) -> Fulfilled:
+        """What `to_json` made: it comes from the trusted side."""
+        out = cls(tokens=found["tokens"], usd=found["usd"], calls=found["calls"])
+        for row in found["rows"]:
+            request = Rewrite(row["row"], row["turn"], RewriteKind(row["kind"]), row["instruction"])
+            out.requests = (*out.requests, request)
+            if "text" in row:
+                out.answers[request] = Rewritten(row["text"], row["model"], row["span"])
+            else:
+                out.unanswered[request] = AnswerRefused(Unanswered(row["unanswered"]), row["detail"])
+        return out
 
     def to_rows(self) -> Iterator[JsonObject]:
         """A row for each request: of what and how, and its text, or why there is none."""

@@ -15,13 +15,15 @@ import pytest
 
 from curateevo.api.errors import ExitCode
 from curateevo.api.evolution import Stage
-from curateevo.api.spec import Corpus, CorpusSource, Memory, Sandbox, Splits, SuiteRef
+from curateevo.api.spec import Augmentation, Corpus, CorpusSource, LlmEndpoint, Memory, Sandbox, Splits, SuiteRef
 from curateevo.api.stage import CurateParams, IngestParams, Manifest, Outcome, StageRequest, StoreRef
 from curateevo.evolution.requests import CONTEXT, CORPUS_FILES, POLICY
 from curateevo.policy.builtin import source_of
 from curateevo.store.artifacts import read_manifest
 from curateevo.store.local import LocalStore
 from curateevo_jobs.program import main
+from tests.core.evolver.llmserver import chat_server
+from tests.jobs.test_rewriting import rewrites
 
 BASE = source_of("keep-all")
 PLACE = "    return corpus.items()\n"
@@ -109,12 +111,18 @@ class Work:
     def whole(self) -> int:
         return run("curate", self.folder, self.request)
 
+    def rewriting(self, url: str) -> None:
+        """From now on policies may have text rewritten."""
+        spec = Augmentation(llm=LlmEndpoint(base_url=url, model="m"))
+        params = self.request.params.model_copy(update={"augmentation": spec})
+        self.request = self.request.model_copy(update={"params": params})
+
     def step(self, name: str) -> int:
         return run("curate", self.folder, self.request, "--step", name, "--work", str(self.work))
 
-    def contained(self) -> subprocess.CompletedProcess[str]:
+    def contained(self, *again: str) -> subprocess.CompletedProcess[str]:
         """The policy's container: another process, with next to no environment, and the inputs read-only."""
-        seen, answers = self.work / "visible", self.work / "answers"
+        seen, answers = self.work / "visible", self.work / ("answers-again" if again else "answers")
         command = [
             sys.executable,
             "-m",
@@ -123,6 +131,7 @@ class Work:
             str(seen),
             "--answers",
             str(answers),
+            *again,
         ]
         return subprocess.run(command, env={"HOME": "/tmp"}, capture_output=True, text=True, check=False)
 
@@ -163,6 +172,48 @@ def test_three_steps_leave_what_one_leaves(what: str, ingested: Path, tmp_path: 
     expected = (Outcome.REJECTED, REFUSED[what]) if what in REFUSED else (Outcome.OK, "")
     assert (first.outcome, first.reason) == expected
     assert second.usage.seconds > 0
+
+
+REQUESTS = {
+    "nothing requested": source_of("keep-all"),
+    "rewrites requested": BASE.replace(
+        "def augment(items, ctx):\n    return items",
+        "def augment(items, ctx):\n    return api.request_rewrite(\n        api.keep_top(items, api.score_turns(items), "
+        "count=3), ctx, kind='answer', instruction='x', keep=True)",
+    ),
+    "refused in the first pass": POLICIES["keeps nothing"],
+    "refused in the second pass": with_body(
+        "if ctx.rewritten: return api.keep_short(corpus.items(), max_turns=0)"
+    ).replace(
+        "def augment(items, ctx):\n    return items",
+        "def augment(items, ctx):\n    return api.request_rewrite(items, ctx, kind='answer', instruction='x')",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REQUESTS)
+def test_five_steps_leave_what_one_leaves(what: str, ingested: Path, tmp_path: Path) -> None:
+    one = Work(tmp_path / "one", ingested, REQUESTS[what])
+    five = Work(tmp_path / "five", ingested, REQUESTS[what])
+    with chat_server(rewrites(lambda text: f"Well, {text}")) as server:
+        one.rewriting(server.url)
+        five.rewriting(server.url)
+        assert one.whole() == 0
+        assert five.step("fetch") == 0
+        assert five.contained().returncode == 0
+        assert not (five.work / "visible" / "context-again.json").exists()
+        assert five.step("fulfil") == 0
+        asked = len(server.requests)
+        done = five.contained("--again")
+        assert done.returncode == 0, done.stderr
+        assert five.step("publish") == 0
+        assert len(server.requests) == asked
+    first, second = one.manifest(), five.manifest()
+    assert (asked > 0) == ("rewrites" in what or "second" in what) == (first.usage.calls > 0)
+    assert second.digest == first.digest
+    assert (second.outcome, second.reason, second.message) == (first.outcome, first.reason, first.message)
+    assert second.usage.calls == first.usage.calls and second.usage.tokens == first.usage.tokens
+    assert (first.reason == "sft-not-empty") == ("refused" in what)
 
 
 def test_the_policys_side_sees_neither_states_nor_dev_tasks(ingested: Path, tmp_path: Path) -> None:

@@ -116,6 +116,12 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(
+        "spec.sandbox.isolation",
+        "must be Container with spec.augmentation: a policy in a pod of its own has no second pass",
+        "!has(self.augmentation) || self.sandbox.isolation == 'Container'",
+        lambda s: s.augmentation is None or s.sandbox.isolation == "Container",
+    ),
+    Rule(
         "spec.proposer.replay",
         "must be set for proposer.type replay: a directory with 001.py, 002.py, ...",
         "self.proposer.type != 'replay' || has(self.proposer.replay)",

@@ -27,12 +27,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--visible", required=True, type=Path, help="what the policy may read")
     parser.add_argument("--answers", required=True, type=Path, help="where the outcomes go")
     parser.add_argument("--termination-log", type=Path, help="where a short JSON about a failure goes")
+    parser.add_argument("--again", action="store_true", help="the second pass, where the first requested rewrites")
     parser.add_argument("--wait", type=float, default=0.0, help="seconds that the inputs may take to appear")
     options = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # unheard by a first process otherwise
     refuse_inspection()
     try:
-        run_contained(options.visible, options.answers, options.wait)
+        run_contained(options.visible, options.answers, options.wait, again=options.again)
     except Transient as error:
         print(f"policy: {error}", file=sys.stderr, flush=True)  # noqa: T201
         if options.termination_log is not None:
@@ -42,13 +43,14 @@ def main(argv: list[str] | None = None) -> int:
     return int(ExitCode.OK)
 
 
-def run_contained(visible: Path, answers: Path, wait_seconds: float = 0.0) -> None:
-    """Leave an answer for each run; nothing when the work is done already. Raises Transient."""
+def run_contained(visible: Path, answers: Path, wait_seconds: float = 0.0, *, again: bool = False) -> None:
+    """Leave an answer for each run; nothing when the work is done already, or there is no second pass. Raises
+    Transient."""
     exchange.await_any([visible / exchange.DONE, visible / exchange.READY], wait_seconds)
-    if (visible / exchange.DONE).exists():
+    policy, context = visible / exchange.POLICY, visible / (exchange.CONTEXT_AGAIN if again else exchange.CONTEXT)
+    if (visible / exchange.DONE).exists() or (again and not context.is_file()):
         return
     answers.mkdir(parents=True, exist_ok=True)
-    policy, context = visible / exchange.POLICY, visible / exchange.CONTEXT
     number = 1
     try:
         check_static(read_policy(policy))

@@ -1,4 +1,4 @@
-"""The two folders between the trusted and the untrusted containers of a curate pod.
+"""The folders between the trusted and the untrusted containers of a curate pod.
 
 `visible` is written by the trusted side and mounted read-only beside the policy: its source, the corpus, the context,
 the settings. `answers` is written beside the policy, so that whatever lies in it may be forged, of any size, or no
@@ -23,6 +23,8 @@ from curateevo.policy.recipe import clean_text
 from curateevo.policy.sandbox import KEPT_PRINT_BYTES, MAX_ANSWER_BYTES, Answer, rejected
 
 POLICY, CONTEXT, SETTINGS = "policy.py", "context.json", "settings.json"
+CONTEXT_AGAIN = "context-again.json"
+"""Of the second pass; only where the first one has requested rewrites."""
 DONE, READY = "done", "ready"
 """In `visible`: there is nothing to do; all is laid out."""
 ANSWERED = "answered"

@@ -9,7 +9,7 @@ from curateevo.api.spec import Sandbox
 from curateevo.api.stage import StageRequest
 from curateevo.evolution.requests import CORPUS_FILES
 from curateevo.policy.quantity import quantity
-from curateevo_operator.render.access import store_env
+from curateevo_operator.render.access import rewrite_env, store_env
 from curateevo_operator.render.attempt import Attempt, render_job
 from curateevo_operator.render.isolate import claim_name, part, render_claim
 from curateevo_operator.render.pods import (
@@ -24,7 +24,7 @@ from curateevo_operator.render.pods import (
     render_pod,
     tmp_mount,
 )
-from curateevo_operator.render.templates import POLICY
+from curateevo_operator.render.templates import POLICIES, POLICY, POLICY_AGAIN
 
 FETCH = Resources("100m", "256Mi", "1", "2Gi")
 PUBLISH = Resources("250m", "1Gi", "2", "8Gi")
@@ -35,34 +35,45 @@ HEADROOM_BYTES = 1 << 30
 CORPUS_FACTOR = 16
 """A corpus as objects in memory against its files, at most."""
 SCRATCH_SIZE = "256Mi"
+ANSWERS = {POLICY: "answers", POLICY_AGAIN: "answers-again"}
+"""Where each untrusted container may write."""
 ANSWERS_BYTES = 1 << 30
 """Room for two answers of the largest size."""
 CLAIM, CLAIM_FACTOR = "work", 2
 """The claim of isolation Pod holds the inputs, and some more."""
 TMP_SIZE = "2Gi"
 WORK = "/work"
-SKIP_IDENTITY = {"eks.amazonaws.com/skip-containers": POLICY}
-"""Where a cloud gives pods an identity: not to this container."""
+SKIP_IDENTITY = "eks.amazonaws.com/skip-containers"
+"""Where a cloud gives pods an identity: not to these containers."""
 
 
 def render_curate(attempt: Attempt) -> tuple[JsonObject, ...]:
     """One pod: fetch and publish with keys, the policy between them without. Or, with isolation Pod, one for each.
+    With augmentation the policy runs again after a step that asks the model.
 
     Raises SpecInvalid.
     """
     sandbox = attempt.spec.sandbox
     pod = render_pod(
         attempt.settings,
-        (_fetch(attempt), _policy(attempt, sandbox)),
+        _steps(attempt, sandbox),
         _publish(attempt),
         runtime_class=sandbox.runtime_class_name,
     )
     job = render_job(attempt, pod, component="curate", template="curate")
-    job["spec"]["template"]["metadata"]["annotations"].update(SKIP_IDENTITY)
+    untrusted = [step["name"] for step in pod["initContainers"] if step["name"] in POLICIES]
+    job["spec"]["template"]["metadata"]["annotations"][SKIP_IDENTITY] = ",".join(untrusted)
     if sandbox.isolation == "Container":
         return (job,)
     size = ANSWERS_BYTES + CLAIM_FACTOR * sum(ref.size_bytes for ref in attempt.request.inputs.values())
     return (render_claim(attempt, size), *part(attempt, job))
+
+
+def _steps(attempt: Attempt, sandbox: Sandbox) -> tuple[Container, ...]:
+    """What runs before `publish`, in order."""
+    if attempt.spec.augmentation is None:
+        return _fetch(attempt), _policy(attempt, sandbox)
+    return _fetch(attempt), _policy(attempt, sandbox), _fulfil(attempt), _policy(attempt, sandbox, again=True)
 
 
 def _folder(attempt: Attempt, name: str, *, read_only: bool = False) -> Mount:
@@ -70,7 +81,7 @@ def _folder(attempt: Attempt, name: str, *, read_only: bool = False) -> Mount:
     path = f"{WORK}/{name}"
     if attempt.spec.sandbox.isolation == "Pod":
         return Mount(CLAIM, path, {"persistentVolumeClaim": {"claimName": claim_name(attempt)}}, read_only, name)
-    size = {"sizeLimit": f"{ANSWERS_BYTES >> 20}Mi"} if name == "answers" else {}
+    size = {"sizeLimit": f"{ANSWERS_BYTES >> 20}Mi"} if name in ANSWERS.values() else {}
     return Mount(name, path, {"emptyDir": size}, read_only)
 
 
@@ -94,23 +105,44 @@ def _fetch(attempt: Attempt) -> Container:
     )
 
 
-def _policy(attempt: Attempt, sandbox: Sandbox) -> Container:
+def _policy(attempt: Attempt, sandbox: Sandbox, *, again: bool = False) -> Container:
     """No request, no keys, nothing of the trusted folder, and a scratch of its own: /tmp of the others isn't its."""
-    scratch = Mount("policy-tmp", "/tmp", {"emptyDir": {"medium": "Memory", "sizeLimit": SCRATCH_SIZE}})
-    folders = ("--visible", f"{WORK}/visible", "--answers", f"{WORK}/answers")
+    name = POLICY_AGAIN if again else POLICY
+    scratch = Mount(f"{name}-tmp", "/tmp", {"emptyDir": {"medium": "Memory", "sizeLimit": SCRATCH_SIZE}})
+    folders = ("--visible", f"{WORK}/visible", "--answers", f"{WORK}/{ANSWERS[name]}")
     command = ("python", "-m", "curateevo.policy.contained", *folders, "--termination-log", TERMINATION_LOG)
     return Container(
-        POLICY,
+        name,
         attempt.settings.sandbox_image,
-        (*command, *_wait(attempt)),
+        (*command, *(("--again",) if again else ()), *_wait(attempt)),
         policy_resources(sandbox, attempt.request),
         {"HOME": "/tmp"},
-        (scratch, _folder(attempt, "visible", read_only=True), _folder(attempt, "answers")),
+        (scratch, _folder(attempt, "visible", read_only=True), _folder(attempt, ANSWERS[name])),
+    )
+
+
+def _fulfil(attempt: Attempt) -> Container:
+    """The only container that holds the key of the model that rewrites."""
+    folders = (_folder(attempt, name) for name in ("visible", "trusted"))
+    return Container(
+        "fulfil",
+        attempt.settings.jobs_image,
+        program_command("curate", "--step", "fulfil", "--work", WORK),
+        PUBLISH,
+        {**PROGRAM_ENVIRONMENT, **store_env(attempt.spec), **rewrite_env(attempt.spec)},
+        (
+            REQUEST_MOUNT,
+            tmp_mount(TMP_SIZE),
+            SCRATCH_MOUNT,
+            *folders,
+            _folder(attempt, ANSWERS[POLICY], read_only=True),
+        ),
     )
 
 
 def _publish(attempt: Attempt) -> Container:
-    folders = (_folder(attempt, name, read_only=True) for name in ("visible", "trusted", "answers"))
+    answers = [ANSWERS[POLICY]] if attempt.spec.augmentation is None else list(ANSWERS.values())
+    folders = (_folder(attempt, name, read_only=True) for name in ("visible", "trusted", *answers))
     return Container(
         "main",
         attempt.settings.jobs_image,

@@ -59,6 +59,9 @@ def render_network(
     if spec.proposer.type.asks_model and spec.proposer.llm is not None:
         llm = target_of(spec.proposer.llm.base_url, "spec.proposer.llm.baseURL")
         policies.append(_policy(parent, owner, "llm", _components(parent, "propose"), egress=(llm.rule(),)))
+    if spec.augmentation is not None:
+        llm = target_of(spec.augmentation.llm.base_url, "spec.augmentation.llm.baseURL")
+        policies.append(_policy(parent, owner, "rewrite", _components(parent, "curate"), egress=(llm.rule(),)))
     if spec.serving.engine == "vllm":
         policies += _serving(parent, owner)
     return tuple(policies)

@@ -14,8 +14,9 @@ from curateevo_operator.render import labels
 from curateevo_operator.render.merge import DIRECTIVE, merge_pod_template
 from curateevo_operator.render.pods import REQUEST_MOUNT
 
-POLICY = "policy"
-"""Name of the untrusted container."""
+POLICY, POLICY_AGAIN = "policy", "policy-again"
+"""Names of the untrusted containers."""
+POLICIES = frozenset({POLICY, POLICY_AGAIN})
 TOP = frozenset({"metadata", "spec"})
 METADATA = frozenset({"labels", "annotations"})
 POLICY_MAY = frozenset({"name", "image", "imagePullPolicy", "resources"})
@@ -47,7 +48,7 @@ def apply_template(rendered: JsonObject, spec: EvolutionSpec, key: str) -> JsonO
     pod = template.get("spec", {})
     _check_metadata(template.get("metadata", {}), f"{path}.metadata")
     _check_pod(pod, f"{path}.spec", protected_volumes(rendered))
-    if POLICY in _names(rendered["spec"]):
+    if POLICIES & _names(rendered["spec"]):
         _check_beside_policy(pod, f"{path}.spec")
     merged = merge_pod_template(rendered, template, path)
     _fit_resources(merged["spec"], pod)
@@ -74,7 +75,7 @@ def protected_volumes(rendered: JsonObject) -> frozenset[str]:
     """Volumes that carry the request, or what passes between a policy and the trusted steps."""
     names = {REQUEST_MOUNT.name}
     for container in rendered["spec"].get("initContainers", ()):
-        if container["name"] == POLICY:
+        if container["name"] in POLICIES:
             names |= {mount["name"] for mount in container["volumeMounts"]} | {"trusted"}
     return frozenset(names)
 
@@ -130,10 +131,10 @@ def _check_beside_policy(pod: JsonObject, path: str) -> None:
         if key in context:
             raise SpecInvalid(f"{path}.securityContext.{key}: can't be changed where a policy runs")
     for key, number, container in _containers(pod):
-        if container.get("name") != POLICY:
+        if (name := container.get("name")) not in POLICIES:
             continue
         if key != "initContainers":
-            raise SpecInvalid(f"{path}.{key}[{number}].name: {POLICY} is the name of the policy's container")
+            raise SpecInvalid(f"{path}.{key}[{number}].name: {name} is the name of the policy's container")
         for field in container:
             if field not in POLICY_MAY:
                 raise SpecInvalid(f"{path}.{key}[{number}].{field}: can't be changed: untrusted code runs there")

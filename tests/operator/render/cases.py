@@ -192,6 +192,15 @@ SPECS: dict[str, EvolutionSpec] = {
         proposer=AGENT,
         templates={"propose": {"spec": {"containers": [{"name": "main", "image": "registry/jobs-with-mini:1"}]}}},
     ),
+    "augmentation": spec_of(
+        augmentation={
+            "llm": {
+                "baseURL": "https://rewriter.example/v1",
+                "model": "m",
+                "apiKeySecretRef": {"name": "rewriter", "key": "token"},
+            }
+        }
+    ),
     "gvisor": spec_of(sandbox={"runtimeClassName": "gvisor", "memory": "2Gi", "cpu": "200m", "timeoutSeconds": 60}),
     "pod": spec_of(
         sandbox={"isolation": "Pod", "runtimeClassName": "gvisor"},
@@ -256,6 +265,7 @@ GOLDENS: dict[str, tuple[str, Stage | None]] = {
     "curate": ("minimal", Stage.CURATE),
     "curate-gvisor": ("gvisor", Stage.CURATE),
     "curate-pod": ("pod", Stage.CURATE),
+    "curate-augmentation": ("augmentation", Stage.CURATE),
     "train": ("minimal", Stage.TRAIN),
     "train-hub-on-aws": ("hub-on-aws", Stage.TRAIN),
     "train-queue": ("queue", Stage.TRAIN),
@@ -276,6 +286,7 @@ GOLDENS: dict[str, tuple[str, Stage | None]] = {
     "network-in-process": ("in-process", None),
     "network-llm": ("llm", None),
     "network-agent": ("agent", None),
+    "network-augmentation": ("augmentation", None),
     "network-hub-on-aws": ("hub-on-aws", None),
 }
 """By file name: the spec, and the stage; None for the network policies."""

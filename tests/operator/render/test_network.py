@@ -150,6 +150,12 @@ def test_only_the_proposer_reaches_the_llm() -> None:
         assert not reaches(component, llm, 8080, proposer=LLM)
 
 
+def test_the_model_that_rewrites_is_for_curations_alone() -> None:
+    rewriting = {"llm": {"baseURL": "https://rewriter.example/v1", "model": "m"}}
+    for component in COMPONENTS:
+        assert reaches(component, Address(ELSEWHERE), 443, augmentation=rewriting) == (component == "curate")
+
+
 def test_evaluators_ask_servers_and_nobody_else_does() -> None:
     policies = network(spec_of())
     assert allowed(policies, pod("evaluate"), "egress", of_pod("serve"), 8000)

@@ -42,7 +42,8 @@ LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 STORE_KEYS = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"}
 USERS_OWN = "prepare"
 """A container that only a template knows."""
-KEYS = {*STORE_KEYS, "HF_TOKEN", "CURATEEVO_LLM_API_KEY"}
+KEYS = {*STORE_KEYS, "HF_TOKEN", "CURATEEVO_LLM_API_KEY", "CURATEEVO_REWRITE_API_KEY"}
+POLICIES = {"policy": "answers", "policy-again": "answers-again"}
 
 
 def ids(values: list[tuple[str, JsonObject]]) -> list[str]:
@@ -213,9 +214,10 @@ def test_keys_reach_those_alone_that_need_them(name: str) -> None:
             serving = pod["metadata"]["labels"][labels.ROLE] == "serve"
             for container, made in containers(pod).items():
                 found = set(env(made)) & KEYS
-                trusted = container not in ("policy", USERS_OWN) and not (serving and container == "main")
+                trusted = container not in (*POLICIES, USERS_OWN) and not (serving and container == "main")
                 assert (found >= STORE_KEYS) == (trusted and with_store)
                 assert ("CURATEEVO_LLM_API_KEY" in found) == (stage is Stage.PROPOSE and name in ("llm", "agent"))
+                assert ("CURATEEVO_REWRITE_API_KEY" in found) == (container == "fulfil")
                 downloads = stage is Stage.TRAIN or (stage is Stage.FLOORS and serving and container == "fetch")
                 assert ("HF_TOKEN" in found) == (hub and downloads)
 
@@ -233,19 +235,22 @@ def test_the_policys_container_has_nothing_to_steal() -> None:
     for name in SPECS:
         made = pods(render(Stage.CURATE, SPECS[name], NAMES.get(name, "airline")))
         found = {n: c for pod in made for n, c in containers(pod).items()}
-        policy = found["policy"]
-        assert env(policy) == {"HOME": "/tmp"}
-        assert "envFrom" not in policy
-        assert policy["image"] == "registry/sandbox:1"
-        mounts = {m["mountPath"]: m for m in policy["volumeMounts"]}
-        assert set(mounts) == {"/tmp", "/work/visible", "/work/answers"}
-        assert mounts["/work/visible"]["readOnly"] is True
-        assert not writable(policy) & (writable(found["fetch"]) | writable(found["main"]))
-        readable = {(m["name"], m.get("subPath")) for m in policy["volumeMounts"]}
-        trusted = {m["mountPath"]: m for m in found["fetch"]["volumeMounts"]}["/work/trusted"]
-        assert (trusted["name"], trusted.get("subPath")) not in readable
-        answers = {m["mountPath"]: m for m in found["main"]["volumeMounts"]}["/work/answers"]
-        assert answers["readOnly"] is True
+        assert ("policy-again" in found) == ("fulfil" in found) == (name == "augmentation")
+        for policy in (found[n] for n in POLICIES if n in found):
+            assert env(policy) == {"HOME": "/tmp"}
+            assert "envFrom" not in policy
+            assert policy["image"] == "registry/sandbox:1"
+            mounts = {m["mountPath"]: m for m in policy["volumeMounts"]}
+            own = f"/work/{POLICIES[policy['name']]}"
+            assert set(mounts) == {"/tmp", "/work/visible", own}
+            assert mounts["/work/visible"]["readOnly"] is True
+            others = (c for n, c in found.items() if n not in (policy["name"], USERS_OWN))
+            assert not writable(policy) & set().union(*map(writable, others))
+            readable = {(m["name"], m.get("subPath")) for m in policy["volumeMounts"]}
+            trusted = {m["mountPath"]: m for m in found["fetch"]["volumeMounts"]}["/work/trusted"]
+            assert (trusted["name"], trusted.get("subPath")) not in readable
+            answers = {m["mountPath"]: m for m in found["main"]["volumeMounts"]}[own]
+            assert answers["readOnly"] is True
 
 
 def writable(container: JsonObject) -> set[tuple[str, str | None]]:
@@ -258,6 +263,16 @@ def test_the_steps_of_a_curate_pod_run_in_order() -> None:
         [pod] = pods(render(Stage.CURATE, SPECS[name]))
         assert [c["name"] for c in pod["spec"]["initContainers"]] == ["fetch", "policy"]
         assert "--wait" not in [word for c in containers(pod).values() for word in c["command"]]
+
+
+def test_with_augmentation_the_policy_runs_again_after_the_model_was_asked() -> None:
+    [pod] = pods(render(Stage.CURATE, SPECS["augmentation"]))
+    assert [c["name"] for c in pod["spec"]["initContainers"]] == ["fetch", "policy", "fulfil", "policy-again"]
+    found = containers(pod)
+    assert ["--again" in found[name]["command"] for name in POLICIES] == [False, True]
+    assert pod["metadata"]["annotations"]["eks.amazonaws.com/skip-containers"] == "policy,policy-again"
+    mounts = {m["mountPath"]: m.get("readOnly", False) for m in found["fulfil"]["volumeMounts"]}
+    assert (mounts["/work/visible"], mounts["/work/trusted"], mounts["/work/answers"]) == (False, False, True)
 
 
 def test_a_policy_in_a_pod_of_its_own_is_alone_there() -> None:
