@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 from curateevo.api.evolution import (
     EvolutionPhase,
@@ -21,6 +22,7 @@ from curateevo.api.parse import parse_evolution
 from curateevo.api.spec import EvolutionSpec
 from curateevo.api.stage import (
     ChampionPointer,
+    CurateParams,
     CurateSummary,
     DecisionRecord,
     EvaluateSummary,
@@ -59,8 +61,9 @@ from curateevo.evolution.plan_evolution import TERMINAL, plan_evolution
 from curateevo.evolution.plan_version import STAGES, plan_version
 from curateevo.evolution.requests import Identity
 
-PROPOSING = {"tokens": 1000, "usd": 0.25, "calls": 2}
-"""What a proposal costs."""
+PROPOSING: dict[str, Any] = {"tokens": 1000, "usd": 0.25, "calls": 2}
+REWRITING: dict[str, Any] = {"tokens": 500, "usd": 0.125, "calls": 5}
+"""What a proposal costs, and a curation with rewrites."""
 WHO = Identity("evo", "uid-1")
 TASKS = tuple(f"task-{n:03d}" for n in range(120))
 YAML = """
@@ -423,8 +426,15 @@ def make_manifest(request: StageRequest, outcome: Outcome, script: Script) -> Ma
         files=files,
         digest=content_digest(outcome, files),
         summary=summary,
-        usage=Usage(gpu_seconds=10.0, **(PROPOSING if request.stage is Stage.PROPOSE else {})),
+        usage=Usage(gpu_seconds=10.0, **_asked(request)),
     )
+
+
+def _asked(request: StageRequest) -> dict[str, Any]:
+    """What a stage's calls of a model cost."""
+    if request.stage is Stage.PROPOSE:
+        return PROPOSING
+    return REWRITING if isinstance(request.params, CurateParams) and request.params.augmentation else {}
 
 
 def undisturbed(world: World) -> dict[str, object]:

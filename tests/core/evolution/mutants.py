@@ -39,6 +39,8 @@ MUTANTS = (
     Mutant("the usage is counted when a version is made", EVOLUTION, "    parent = status.champion.number if status.champion else None\n    key =",
            "    status = status.model_copy(update={'spent': add_usage(status.spent, manifest.usage)})\n    parent = status.champion.number if status.champion else None\n    key ="),
     Mutant("a round without a decision costs nothing", EVOLUTION, "spent = _spent_with(status.spent, seen, status.decided + 1)", "spent = status.spent"),
+    Mutant("rewriting costs nothing in a round that was refused", EVOLUTION, "version.curate is not None and version.curate.usage.calls", "version.measurement is not None and version.curate is not None"),
+    Mutant("each round may spend all on rewriting", EVOLUTION, "evolution_spec=augmentation_left(spec, status.spent)", "evolution_spec=spec"),
     Mutant("one round too many", EVOLUTION, "if status.decided >= spec.rounds.max:", "if status.decided > spec.rounds.max:"),
     Mutant("a failed baseline goes on", EVOLUTION, "if record.number == 0 and not committed:", "if False:"),
     Mutant("the candidate is compared with version 0", VERDICT, "    champion = seen.versions.get(before.number)\n    if champion is None or champion.scores", "    champion = seen.versions.get(0)\n    if champion is None or champion.scores"),

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from curateevo.api.evolution import (
     EvolutionPhase,
     Reason,
+    SpentOnRewriting,
     Stage,
     StageState,
     StageStatus,
     Verdict,
     VersionPhase,
 )
-from curateevo.api.spec import AgentProgram, Budget, Focus, LlmEndpoint, ProposerType, Retries
-from curateevo.api.stage import FileRef, Outcome, ProposeParams
+from curateevo.api.spec import (
+    AgentProgram,
+    Augmentation,
+    Budget,
+    EvolutionSpec,
+    Focus,
+    LlmBudget,
+    LlmEndpoint,
+    ProposerType,
+    Retries,
+)
+from curateevo.api.stage import CurateParams, FileRef, Outcome, ProposeParams
 from curateevo.evolution.decision import AttemptSeen, JobState, StageSeen, StartJob, StopJob
 from curateevo.evolution.plan_stage import StageContext, StageDecision, plan_stage
 from curateevo.evolution.requests import ingest_request
@@ -308,6 +320,35 @@ def test_a_proposer_is_told_what_is_left_and_who_asks_a_model_what_was_tried() -
         assert tried == (set() if kind is ProposerType.RULES else {"tried/000.py", "tried/001.py", "tried/003.py"})
         assert ("trajectories.parquet" in request.inputs) is corpus
         assert not {"dev_prompts.json", "splits.json"} & set(request.inputs)
+
+
+def augmented(**budget: Any) -> EvolutionSpec:
+    llm = LlmEndpoint(base_url="http://llm/v1", model="m")
+    return spec(augmentation=Augmentation(llm=llm, budget=LlmBudget(**{"calls": 2000, **budget})))
+
+
+def test_rewriting_is_counted_apart_and_in_rounds_that_were_refused_or_failed_too() -> None:
+    world = World(augmented(), with_script(curate_v2_a1=Outcome.REJECTED, train_v3_a1=1, train_v3_a2=1))
+    world.settle()
+    world.check_end()
+    assert [world.decisions[n].verdict for n in (2, 3)] == [Verdict.REJECTED, Verdict.FAILED]
+    curated = 1 + max(world.decisions)
+    assert world.status.spent.augmentation == SpentOnRewriting(
+        tokens=500 * curated, usd=0.125 * curated, calls=5 * curated
+    )
+    assert world.status.spent.tokens == 1000 * (curated - 1)
+    request = world.jobs["evo-v2-curate-a1"].request
+    assert isinstance(request.params, CurateParams) and request.params.augmentation is not None
+    left = request.params.augmentation.budget
+    assert (left.tokens, left.usd, left.calls) == (2_000_000 - 1000, 19.75, 1990)
+
+
+def test_a_run_ends_when_its_rewriting_has_spent_its_budget() -> None:
+    world = World(augmented(calls=12), Script())
+    world.settle()
+    world.check_end()
+    assert (world.status.reason, max(world.decisions)) == (Reason.BUDGET_SPENT, 2)
+    assert world.status.message.startswith("augmentation.budget.calls 12 is used up")
 
 
 @pytest.mark.parametrize("steps", range(0, 40, 3))
