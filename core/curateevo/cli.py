@@ -339,8 +339,14 @@ def policy_check(
         if corpus is not None:
             prompts = corpus / "dev_prompts.json"
             dev = json.loads(prompts.read_text()) if prompts.is_file() else {}
-            found = curate_with_gate(path, corpus, dev_prompts=dev, context=context, settings=GateSettings())
+            found = curate_with_gate(
+                path, corpus, dev_prompts=dev, context=context, settings=GateSettings(), rewritten={}
+            )
             out.print(Text(f"contract: passed; {len(found.material.sft)} SFT rows; sandbox {found.run.tier}"))
+            if requests := found.recipe.requests:
+                out.print(
+                    Text(f"{len(requests)} rewrites are requested: no model is asked here, spec.augmentation names it")
+                )
 
 
 @policy_app.command("submit")

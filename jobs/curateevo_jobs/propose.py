@@ -48,7 +48,14 @@ def propose(run: StageRun, params: ProposeParams) -> StageResult:
         _write_conversation(run.output / NAMING, named.transcript)
         params = params.model_copy(update={"proposer": left_after(params.proposer, named)})
     given = ProposalInput(
-        params.number, params.focus, source, profile, named.diagnosis, params.history, read_tried(run.inputs)
+        params.number,
+        params.focus,
+        source,
+        profile,
+        named.diagnosis,
+        params.history,
+        read_tried(run.inputs),
+        bool(params.rewriting),
     )
     result = ask(open_proposer(params, run, episodes), given, run.output)
     return replace(

@@ -117,6 +117,8 @@ class ProposeParams(Model):
     focus: Focus
     proposer: Proposer
     history: tuple[HistoryEntry, ...] = ()
+    rewriting: bool | None = None
+    """Whether policies may request rewrites; None: they may not."""
 
 
 StageParams = Annotated[

@@ -113,7 +113,8 @@ def propose_request(
     if spec.proposer.type is ProposerType.AGENT:
         inputs |= {path: ingest.file(path).ref for path in AGENT_CORPUS_FILES}
     proposer = spec.proposer.model_copy(update={"budget": budget_left(spec.proposer.budget, spent)})
-    params = ProposeParams(number=number, focus=focus, proposer=proposer, history=history)
+    rewriting = None if spec.augmentation is None else True
+    params = ProposeParams(number=number, focus=focus, proposer=proposer, history=history, rewriting=rewriting)
     return _request(who, spec, Stage.PROPOSE, number, attempt, inputs, params)
 
 

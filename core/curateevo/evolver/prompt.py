@@ -193,6 +193,8 @@ def code_block(source: str) -> str:
     return f"{fence}python\n{source.rstrip()}\n{fence}"
 
 
+MAY_REWRITE = "api.request_rewrite may be used: the run has a model for it, and a budget."
+
 ANSWER_FORMAT = """\
 Answer with one proposal and nothing after it, in this form:
 
@@ -251,7 +253,8 @@ Imports: `from curateevo.policy import api`, and {", ".join(sorted(ALLOWED_MODUL
 Not allowed: {", ".join(sorted(FORBIDDEN_NAMES))}; attributes that begin with an underscore;
 async, global, nonlocal; files, network, clock. Chance comes from ctx.rng only, and no result may hang
 on the order of a set.
-Items come from operators only: a policy selects turns, it can't write text.
+Items come from operators only: a policy selects turns, it can't write text. api.request_rewrite is refused unless the
+round says that it may be used.
 At least one SFT row must be left; no more than four times the corpus's turns; every family should keep some rows.
 Do not name dev tasks or copy their text.
 
@@ -270,6 +273,8 @@ def round_prompt(given: ProposalInput) -> str:
         f"Goal: {FOCUS_GOALS[given.focus]}.",
         f"Families asked for: {', '.join(families)}.",
     ]
+    if given.rewriting:
+        parts.append(MAY_REWRITE)
     if lost:
         parts.append(
             f"The last candidates were reverted. Their families ({', '.join(lost)}) had their turn: "

@@ -35,6 +35,8 @@ class ProposalInput:
     history: tuple[HistoryEntry, ...]
     tried: tuple[TriedPolicy, ...] = ()
     """Earlier candidates that were tested: none is to be proposed again."""
+    rewriting: bool = False
+    """Whether the run has a model for `request_rewrite`."""
 
 
 def context_of(diagnosis: Diagnosis, profile: JsonObject) -> JsonObject:

@@ -24,6 +24,7 @@ from curateevo.evolver.answer import Answer, check_candidate, parse_claim
 from curateevo.evolver.diagnosis import Diagnosis
 from curateevo.evolver.prompt import (
     FOCUS_GOALS,
+    MAY_REWRITE,
     api_reference,
     cards,
     contract,
@@ -199,6 +200,8 @@ def _task(given: ProposalInput, *, has_corpus: bool) -> str:
         if lost
         else ""
     )
+    if given.rewriting:
+        other += f"{MAY_REWRITE}\n"
     return f"""\
 # Round {given.number}: {given.focus.value}
 

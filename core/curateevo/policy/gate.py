@@ -66,14 +66,16 @@ def curate_with_gate(
     dev_prompts: dict[str, str],
     context: Path | None = None,
     settings: GateSettings | None = None,
+    rewritten: Mapping[Rewrite, Rewritten] | None = None,
     on_step: OnStep = ignore_step,
 ) -> Curated:
-    """Check a policy statically, run it twice in the sandbox, write its rows and check the contract.
+    """Check a policy statically, run it twice in the sandbox, write its rows and check the contract. `rewritten`: as in
+    `judge`; an empty one lets a policy request, and gives it no answer.
 
     Raises PolicyRejected for the first rule that is broken.
     """
     answers = ask_twice(policy, corpus, context=context, settings=settings or GateSettings(), on_step=on_step)
-    return judge(policy, corpus, answers, dev_prompts=dev_prompts, on_step=on_step)
+    return judge(policy, corpus, answers, dev_prompts=dev_prompts, rewritten=rewritten, on_step=on_step)
 
 
 def ask_twice(
@@ -99,15 +101,17 @@ def judge(
     answers: Iterable[Answer],
     *,
     dev_prompts: dict[str, str],
+    rewritten: Mapping[Rewrite, Rewritten] | None = None,
     on_step: OnStep = ignore_step,
 ) -> Curated:
     """The trusted half: the static rules, both answers, and the rows that they make. Nothing in an answer is trusted.
+    `rewritten`: the answered requests; None where no model may be asked.
 
     Answers are taken one by one: the second run is not asked for when the first one is refused. Raises PolicyRejected
     for the first rule that is broken, and what `answers` raises.
     """
     run = agree(policy, corpus, answers, on_step=on_step)
-    return write_rows(policy, corpus, run, dev_prompts=dev_prompts, on_step=on_step)
+    return write_rows(policy, corpus, run, dev_prompts=dev_prompts, rewritten=rewritten, on_step=on_step)
 
 
 def agree(policy: Path, corpus: Path, answers: Iterable[Answer], *, on_step: OnStep = ignore_step) -> SandboxRun:
