@@ -13,6 +13,7 @@ import polars as pl
 from curateevo.api.errors import PolicyRejected
 from curateevo.api.stage import CurateParams, CurateSummary, Outcome
 from curateevo.evolver.llm import REWRITE_KEY_VARIABLE
+from curateevo.evolver.proposal import COVERED
 from curateevo.policy.exchange import CONTEXT, POLICY
 from curateevo.policy.gate import (
     Curated,
@@ -20,6 +21,7 @@ from curateevo.policy.gate import (
     agree,
     ask_twice,
     check_rewrites,
+    coverage,
     gate_settings,
     read_policy,
     write_rows,
@@ -119,6 +121,7 @@ def conclude(
             corpus,
             agreed(),
             dev_prompts=_dev_prompts(run),
+            covered=_covered_by_champion(run),
             rewritten=None if params.augmentation is None else answered.answers,
             on_step=on_step or _reporter(run, params),
         )
@@ -138,6 +141,13 @@ def _refused(run: StageRun, error: PolicyRejected, fulfilled: Fulfilled) -> Stag
 def _counted(result: StageResult, fulfilled: Fulfilled) -> StageResult:
     """The result with what rewriting cost."""
     return replace(result, tokens=fulfilled.tokens, usd=fulfilled.usd, calls=fulfilled.calls, cache=fulfilled.is_final)
+
+
+def _covered_by_champion(run: StageRun) -> list[str]:
+    """What `propose` has told of the champion's data; nothing for version 0, which follows none."""
+    context = run.inputs / CONTEXT
+    covered: list[str] = json.loads(context.read_text(encoding="utf-8")).get(COVERED, []) if context.is_file() else []
+    return covered
 
 
 def _dev_prompts(run: StageRun) -> dict[str, str]:
@@ -182,6 +192,7 @@ def _publish(
     frame = features[kept].with_columns(pl.Series("turns", turns, dtype=pl.Int32))
     sft, rl = _represented(curated.recipe, features)
     profile = {**profile_of(frame), "representation": representation_of(features, sft, rl)}
+    profile[COVERED] = sorted(coverage(curated.recipe, features))
     if fulfilled is not None:
         profile["augmentation"] = fulfilled.counts()
         ids = dict(enumerate(features["id"].to_list()))

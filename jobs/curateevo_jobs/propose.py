@@ -13,13 +13,21 @@ from curateevo.api.errors import ContractBroken, SpecInvalid
 from curateevo.api.spec import Proposer as ProposerSpec
 from curateevo.api.spec import ProposerType
 from curateevo.api.stage import Outcome, ProposeParams, ProposeSummary
-from curateevo.evolution.requests import TRIED
+from curateevo.evolution.requests import CHAMPION_PROFILE, TRIED
 from curateevo.evolver.agent import AgentProposer
 from curateevo.evolver.diagnosis import diagnose, parse_jsonl
 from curateevo.evolver.llm import KEY_VARIABLE, LlmProposer
 from curateevo.evolver.naming import Named, name_clusters
 from curateevo.evolver.patch import unified_diff
-from curateevo.evolver.proposal import Proposal, ProposalInput, ProposalRefused, Proposer, TriedPolicy, context_of
+from curateevo.evolver.proposal import (
+    COVERED,
+    Proposal,
+    ProposalInput,
+    ProposalRefused,
+    Proposer,
+    TriedPolicy,
+    context_of,
+)
 from curateevo.evolver.replay import ReplayProposer
 from curateevo.evolver.rules import RulesProposer
 from curateevo.policy.confine import refuse_inspection
@@ -42,7 +50,8 @@ def propose(run: StageRun, params: ProposeParams) -> StageResult:
     run.progress.report("diagnosis", 0, 1)
     named = read_diagnosis(run, params.proposer, episodes)
     _write(run.output / "diagnosis.json", named.diagnosis.to_json())
-    _write(run.output / "context.json", context_of(named.diagnosis, profile))
+    kept = json.loads((run.inputs / CHAMPION_PROFILE).read_text(encoding="utf-8"))
+    _write(run.output / "context.json", context_of(named.diagnosis, profile, kept.get(COVERED, [])))
     run.progress.report("diagnosis", 1, 1)
     if named.transcript:
         _write_conversation(run.output / NAMING, named.transcript)

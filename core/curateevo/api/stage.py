@@ -24,7 +24,7 @@ from curateevo.api.spec import (
     Training,
 )
 
-STAGE_FORMAT = 3
+STAGE_FORMAT = 4
 """Raised when a stage's output for equal inputs changes: cached work of older formats is not used."""
 
 

@@ -160,7 +160,7 @@ def _propose(
     now: float,
 ) -> Plan:
     champion = seen.versions.get(status.champion.number) if status.champion else None
-    if champion is None or champion.evaluate is None or champion.policy is None:
+    if champion is None or champion.curate is None or champion.evaluate is None or champion.policy is None:
         return Decision(
             _at(status, EvolutionPhase.PROPOSING, Reason.RUNNING, "the champion is not seen yet"), wake_in=1.0
         )
@@ -174,11 +174,23 @@ def _propose(
         return Decision(_at(status, EvolutionPhase.PROPOSING, Reason.AWAITING_POLICY, text))
     focus = focus_of(spec, number)
     history, tried = _history(spec, seen, number), _tried(seen, number)
-    policy, evaluation = champion.policy, champion.evaluate
+    policy, curation, evaluation = champion.policy, champion.curate, champion.evaluate
 
     def request(attempt: int) -> StageRequest:
         return propose_request(
-            who, spec, number, attempt, focus, ingest, policy, evaluation, history, tried, status.spent, submission
+            who,
+            spec,
+            number,
+            attempt,
+            focus,
+            ingest,
+            policy,
+            curation,
+            evaluation,
+            history,
+            tried,
+            status.spent,
+            submission,
         )
 
     context = stage_context(who, spec, Stage.PROPOSE, number, request)

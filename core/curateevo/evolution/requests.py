@@ -30,6 +30,7 @@ POLICY, CONTEXT, SUBMISSION = "policy.py", "context.json", "submission.py"
 AGENT_CORPUS_FILES = ("trajectories.parquet", "features.parquet", "tasks.parquet")
 CORPUS_FILES = (*AGENT_CORPUS_FILES, "dev_prompts.json")
 TRIED = "tried"
+CHAMPION_PROFILE = "champion/profile.json"
 SPLITS, HELD_OUT, PROFILE = "splits.json", "held_out.jsonl", "profile.json"
 SFT, RL, MEMORY = "sft.jsonl", "rl.jsonl", "memory.jsonl"
 DIAG_FILES = ("diag/trajectories.jsonl", "diag/results.jsonl")
@@ -96,6 +97,7 @@ def propose_request(
     focus: Focus,
     ingest: Manifest,
     champion_policy: FileRef,
+    champion_curation: Manifest,
     champion_evaluation: Manifest,
     history: tuple[HistoryEntry, ...],
     tried: Mapping[int, FileRef],
@@ -105,6 +107,7 @@ def propose_request(
     """`tried`: policies that were tested, by version; who asks a model must not propose them again. An agent gets the
     corpus as well, without what is known of dev tasks."""
     inputs = {POLICY: champion_policy, PROFILE: ingest.file(PROFILE).ref}
+    inputs[CHAMPION_PROFILE] = champion_curation.file(PROFILE).ref
     inputs |= {path: champion_evaluation.file(path).ref for path in DIAG_FILES}
     if submission is not None:
         inputs[SUBMISSION] = submission

@@ -256,6 +256,8 @@ on the order of a set.
 Items come from operators only: a policy selects turns, it can't write text. api.request_rewrite is refused unless the
 round says that it may be used.
 At least one SFT row must be left; no more than four times the corpus's turns; every family should keep some rows.
+A rare tool that the champion's data calls must stay in the data, or PARAMS says why not:
+"dropped_tools": {{"tool": "reason"}}.
 Do not name dev tasks or copy their text.
 
 # One improvement

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,6 +13,9 @@ from curateevo.evolver.diagnosis import Diagnosis
 from curateevo.evolver.patch import Patch
 from curateevo.evolver.spending import Ledger
 from curateevo.trajectories.model import JsonObject
+
+COVERED = "covered_tools"
+"""In a curation's profile and in the context: the tools that the data calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +43,12 @@ class ProposalInput:
     """Whether the run has a model for `request_rewrite`."""
 
 
-def context_of(diagnosis: Diagnosis, profile: JsonObject) -> JsonObject:
-    """What the next policy may know of its parent's failures: `ctx`, as a file."""
+def context_of(diagnosis: Diagnosis, profile: JsonObject, covered: Sequence[str] = ()) -> JsonObject:
+    """What the next policy may know of its parent's failures: `ctx`, as a file. `covered`: the tools that the parent's
+    data calls, for the contract gate."""
     found = diagnosis.to_json()
-    return {"failures": found["clusters"], "family_success": found["familySuccess"], "profile": profile}
+    known = {"failures": found["clusters"], "family_success": found["familySuccess"], "profile": profile}
+    return {**known, COVERED: list(covered)}
 
 
 @dataclass(frozen=True, slots=True)

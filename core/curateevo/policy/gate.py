@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+import polars as pl
 
 from curateevo.api.base import digest_of
 from curateevo.api.errors import PolicyRejected
@@ -18,13 +21,18 @@ from curateevo.policy.quantity import quantity
 from curateevo.policy.recipe import Recipe
 from curateevo.policy.rewriting import Rewritten
 from curateevo.policy.sandbox import Answer, SandboxRun, ask_policy, check_answer
-from curateevo.policy.source import check_static, line_of_use
+from curateevo.policy.source import check_static, line_of_use, params_of, stage_lines
 from curateevo.trajectories.corpus import read_features, read_sealed_states, read_trajectories
 from curateevo.trajectories.leakage import LeakIndex
 
 MAX_TURNS_FACTOR = 4
 MAX_MEMORY_ITEMS = 5000
 MAX_REWRITES = 5000
+RARE_SHARE = 0.05
+"""A tool is rare that at most this share of the corpus's trajectories call."""
+DROPPED_TOOLS = "dropped_tools"
+"""The name in PARAMS under which a policy says why it lets rare tools go: reasons by tool."""
+MOST_TOLD = 5
 HASH_SEEDS = (1, 2)
 OnStep: TypeAlias = Callable[[str], None]
 """Told what is begun, for progress."""
@@ -130,19 +138,22 @@ def write_rows(
     run: SandboxRun,
     *,
     dev_prompts: dict[str, str],
+    covered: Collection[str] = (),
     rewritten: Mapping[Rewrite, Rewritten] | None = None,
     on_step: OnStep = ignore_step,
 ) -> Curated:
-    """The second part of `judge`: the rows and their rules. `rewritten`: the answered requests; None where no model
-    may be asked."""
+    """The second part of `judge`: the rows and their rules. `covered`: tools that the champion's data calls;
+    `rewritten`: the answered requests, None where no model may be asked."""
     on_step("contract")
-    features = read_features(corpus)
-    check_size(run.recipe, features["turns"].to_list())
-    check_rewrites(run.recipe, rewritten, read_policy(policy))
+    features, source = read_features(corpus), read_policy(policy)
+    lines = stage_lines(source)
+    check_size(run.recipe, features["turns"].to_list(), lines)
+    check_rewrites(run.recipe, rewritten, source)
+    check_rare_tools(features, coverage(run.recipe, features), covered, params_of(source))
     texts = read_trajectories(corpus, rows_needed(run.recipe))
     families, sealed = features["family"].to_list(), read_sealed_states(corpus)
     material = materialise(run.recipe, texts, families, sealed, rewritten or {})
-    check_contract(material, dev_prompts=dev_prompts)
+    check_contract(material, lines, dev_prompts=dev_prompts)
     return Curated(material, run.recipe, run)
 
 
@@ -164,11 +175,15 @@ def check_deterministic(first: Recipe, second: Recipe) -> None:
         )
 
 
-def check_size(recipe: Recipe, turns: Sequence[int]) -> None:
-    """The rules on how much a recipe makes: checked before any of it is made. `turns`: of each corpus row."""
+def check_size(recipe: Recipe, turns: Sequence[int], lines: Mapping[str, int]) -> None:
+    """The rules on how much a recipe makes: checked before any of it is made. `turns`: of each corpus row; `lines`: of
+    the stage functions."""
     if not recipe.sft:
         raise PolicyRejected(
-            "sft-not-empty", "no SFT row is left", "filter less: PARAMS or the order of select and refine"
+            "sft-not-empty",
+            "no SFT row is left",
+            "filter less: PARAMS or the order of select and refine",
+            lines["build_sft"],
         )
     wanted = sum(len(item.turns) * item.copies for item in recipe.sft)
     wanted += sum(turns[task.row] if task.reward == "environment" else 1 for task in recipe.rl)
@@ -178,12 +193,14 @@ def check_size(recipe: Recipe, turns: Sequence[int]) -> None:
             "turn-budget",
             f"{wanted} turns, allowed {budget} ({MAX_TURNS_FACTOR} times the corpus)",
             "repeat less in augment, or cap in prune",
+            lines["augment"],
         )
     if len(recipe.memory) > MAX_MEMORY_ITEMS:
         raise PolicyRejected(
             "memory-count",
             f"{len(recipe.memory)} items, allowed {MAX_MEMORY_ITEMS}",
             "lower the limit in build_memory",
+            lines["build_memory"],
         )
 
 
@@ -213,30 +230,69 @@ def check_rewrites(recipe: Recipe, rewritten: Mapping[Rewrite, Rewritten] | None
         )
 
 
-def check_contract(material: Material, *, dev_prompts: dict[str, str]) -> None:
+def coverage(recipe: Recipe, features: pl.DataFrame) -> set[str]:
+    """The tools that SFT rows call in kept turns, or that the trajectories of RL tasks call."""
+    of_turns, of_rows = features["turn_tools"].to_list(), features["tools"].to_list()
+    called = {name for item in recipe.sft for turn in item.turns for name in of_turns[item.row][turn].split(">")}
+    return {*called, *(name for task in recipe.rl for name in of_rows[task.row])} - {""}
+
+
+def check_rare_tools(
+    features: pl.DataFrame, kept: Collection[str], covered: Collection[str], params: Mapping[str, Any]
+) -> None:
+    """No rare tool that the champion's data calls may go without a reason: what few rows show is soon lost."""
+    calling = Counter(name for names in features["tools"].to_list() for name in names)
+    reasons = params.get(DROPPED_TOOLS)
+    stated = {name for name, why in reasons.items() if str(why).strip()} if isinstance(reasons, dict) else set()
+    rare = {name for name, rows in calling.items() if rows <= RARE_SHARE * features.height}
+    if lost := sorted(rare & set(covered) - set(kept) - stated):
+        shown = ", ".join(lost[:MOST_TOLD]) + (", ..." if len(lost) > MOST_TOLD else "")
+        raise PolicyRejected(
+            "rare-tools",
+            f"the champion's data calls {shown}, which few trajectories do, and this policy's does not",
+            f"keep an SFT row or an RL task that calls it, or say why not: "
+            f"PARAMS[{DROPPED_TOOLS!r}] = {{{lost[0]!r}: 'the reason'}}",
+        )
+
+
+def check_contract(material: Material, lines: Mapping[str, int], *, dev_prompts: dict[str, str]) -> None:
     """The rules on the rows themselves."""
-    _check_rl(material)
-    _check_memory(material)
-    _check_leaks(material, LeakIndex(dev_prompts))
+    _check_sft(material, lines)
+    _check_rl(material, lines)
+    _check_memory(material, lines)
+    _check_leaks(material, LeakIndex(dev_prompts), lines)
 
 
-def _check_rl(material: Material) -> None:
+def _check_sft(material: Material, lines: Mapping[str, int]) -> None:
+    for row in material.sft:
+        if not any(message["role"] == "user" for message in row["messages"]):
+            raise PolicyRejected(
+                "row-has-user",
+                f"{row['id']} has no message of a user",
+                "keep a turn that a user's message stands before: its trajectory has no opening",
+                lines["refine"],
+            )
+
+
+def _check_rl(material: Material, lines: Mapping[str, int]) -> None:
     for row in material.rl:
         if row["reward"] == "environment" and (row["suite"] is None or row["state"] is None):
             raise PolicyRejected(
                 "rl-resolvable",
                 f"RL task {row['id']} ({row['task_id']}) has no environment",
                 "use rl_next_action for trajectories without one",
+                lines["build_rl"],
             )
         if row["reward"] == "action_match" and not row["reference"]:
             raise PolicyRejected(
                 "rl-resolvable",
                 f"RL task {row['id']} points at a turn without a call",
                 "point at turns that call a tool",
+                lines["build_rl"],
             )
 
 
-def _check_memory(material: Material) -> None:
+def _check_memory(material: Material, lines: Mapping[str, int]) -> None:
     for row in material.memory:
         size = len(row["content"])
         if not 0 < size <= MAX_NOTE_CHARS:
@@ -244,17 +300,22 @@ def _check_memory(material: Material) -> None:
                 "memory-size",
                 f"a note of {size} characters (from {row['evidence'][0][0]}), allowed 1 to {MAX_NOTE_CHARS}",
                 "take a shorter span of the result, or point at what the note's kind needs",
+                lines["build_memory"],
             )
 
 
-def _check_leaks(material: Material, index: LeakIndex) -> None:
-    for row in (*material.sft, *material.rl):
-        users = [str(m["content"]) for m in row["messages"] if m["role"] == "user"]
-        if found := index.find(row.get("task_id"), users):
-            raise PolicyRejected("no-dev-content", f"{row['id']}: {found}", "leave that trajectory out")
+def _check_leaks(material: Material, index: LeakIndex, lines: Mapping[str, int]) -> None:
+    for rows, stage in ((material.sft, "build_sft"), (material.rl, "build_rl")):
+        for row in rows:
+            users = [str(m["content"]) for m in row["messages"] if m["role"] == "user"]
+            if found := index.find(row.get("task_id"), users):
+                raise PolicyRejected(
+                    "no-dev-content", f"{row['id']}: {found}", "leave that trajectory out", lines[stage]
+                )
     for row in material.memory:
         if found := index.find(None, [row["title"], row["content"]]):
-            raise PolicyRejected("no-dev-content", f"a note from {row['evidence'][0][0]}: {found}", "leave it out")
+            where = f"a note from {row['evidence'][0][0]}"
+            raise PolicyRejected("no-dev-content", f"{where}: {found}", "leave it out", lines["build_memory"])
 
 
 def _recipe_digest(recipe: Recipe) -> str:

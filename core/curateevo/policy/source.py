@@ -117,6 +117,12 @@ def params_of(source: str) -> dict[str, Any]:
     raise PolicyRejected("params", "no PARAMS dict with text keys", WRITE_PARAMS)
 
 
+def stage_lines(source: str) -> dict[str, int]:
+    """The line of each stage function. Raises PolicyRejected when the source does not parse."""
+    functions = (node for node in parse(source).body if isinstance(node, ast.FunctionDef))
+    return {node.name: node.lineno for node in functions if node.name in STAGES}
+
+
 def line_of_use(source: str, name: str) -> int | None:
     """The first line that uses `name`, alone or as an attribute. Raises PolicyRejected when it does not parse."""
     used = (n for n in ast.walk(parse(source)) if name in (getattr(n, "attr", None), getattr(n, "id", None)))

@@ -39,6 +39,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     (inputs / "diag").mkdir(parents=True)
     (inputs / "policy.py").write_text(STARTER)
     (inputs / "profile.json").write_text("{}")
+    (inputs / "champion").mkdir()
+    (inputs / "champion/profile.json").write_text('{"covered_tools": ["ship"]}')
     messages: list[dict[str, Any]] = [{"role": "user", "content": "ship it"}, {"role": "assistant", "content": "Done."}]
     row = {
         "subject": "seed-0",
@@ -94,6 +96,7 @@ def test_a_proposal_is_archived_with_its_conversation_and_is_never_reused(run: R
         "assistant",
     ]
     assert json.loads((tmp_path / "output/proposal.json").read_text())["method"] == "filter/keep-valid-rows"
+    assert json.loads((tmp_path / "output/context.json").read_text())["covered_tools"] == ["ship"]
     assert all(KEY not in path.read_text() for path in tmp_path.rglob("*") if path.is_file())
 
 

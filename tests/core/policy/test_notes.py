@@ -17,6 +17,7 @@ from curateevo.policy.materialise import Material, materialise
 from curateevo.policy.notes import MAX_NOTE_CHARS, TITLE_CHARS, render_note
 from curateevo.policy.operators.items import Corpus, MemoryItem, NoteKind
 from curateevo.policy.recipe import Recipe, decode, encode
+from curateevo.policy.source import STAGES
 from curateevo.trajectories.features import features_of
 from curateevo.trajectories.formats.openai import parse_openai
 from curateevo.trajectories.model import Call, RunOutcome, TaskRef, Trajectory, Turn
@@ -36,6 +37,7 @@ TOOLS = [
     },
     {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object", "properties": {}}}},
 ]
+LINES = dict.fromkeys(STAGES, 1)
 Step = tuple[str, dict[str, str], str]
 
 
@@ -65,7 +67,7 @@ def texts(corpus: Corpus, notes: tuple[MemoryItem, ...]) -> list[str]:
     recipe = decode(json.loads(json.dumps(answer)), corpus.column("turns"))
     assert recipe.memory == notes
     material = materialise(recipe, corpus.trajectories(range(len(corpus))), corpus.column("family"), {})
-    check_contract(material, dev_prompts={})
+    check_contract(material, LINES, dev_prompts={})
     return [row["content"] for row in material.memory]
 
 
@@ -130,14 +132,14 @@ def test_a_note_that_its_reference_does_not_bear_out_is_refused(note: MemoryItem
     material = materialise(Recipe((), (), (note,), (), {}), corpus.trajectories([0, 1]), ["ship", "ship"], {})
     assert [row["content"] for row in material.memory] == [""]
     with pytest.raises(PolicyRejected, match="^memory-size"):
-        check_contract(material, dev_prompts={})
+        check_contract(material, LINES, dev_prompts={})
 
 
 def test_a_title_may_hold_no_dev_task_either() -> None:
     prompt = " ".join(f"word{n}" for n in range(20))
     row = {"title": prompt, "content": "fine", "scope": "s", "evidence": [["t0", 0]]}
     with pytest.raises(PolicyRejected, match="^no-dev-content"):
-        check_contract(Material([], [], [row], []), dev_prompts={"d": prompt})
+        check_contract(Material([], [], [row], []), LINES, dev_prompts={"d": prompt})
 
 
 LONG = st.text("ab {}\"',.\n", max_size=2000)

@@ -120,7 +120,7 @@ INGEST = make_manifest(
     IngestSummary(trajectories=3, turns=9, successes=2, set_aside=0, leaked=0),
     *(*requests.CORPUS_FILES, requests.SPLITS, requests.PROFILE),
 )
-CURATE = make_manifest(Stage.CURATE, 1, CurateSummary(), requests.SFT, requests.RL, requests.MEMORY)
+CURATE = make_manifest(Stage.CURATE, 1, CurateSummary(), requests.SFT, requests.RL, requests.MEMORY, requests.PROFILE)
 EVALUATE = make_manifest(Stage.EVALUATE, 0, EvaluateSummary(scores={}), *requests.DIAG_FILES)
 POLICY = FileRef(key="policy.py", digest="sha256:1", size_bytes=100)
 FILES = ("config.json", "model.safetensors", "tokenizer.json")
@@ -156,7 +156,7 @@ def request_of(stage: Stage, spec: EvolutionSpec, name: str = NAME) -> StageRequ
             who, spec, 2, INGEST, {"first": (CURATE, train), "last": (CURATE, train)}
         ),
         Stage.PROPOSE: lambda: requests.propose_request(
-            who, spec, 1, 2, Focus.EFFECTIVENESS, INGEST, POLICY, EVALUATE, (), {0: POLICY}, Spent(), None
+            who, spec, 1, 2, Focus.EFFECTIVENESS, INGEST, POLICY, CURATE, EVALUATE, (), {0: POLICY}, Spent(), None
         ),
         Stage.CURATE: lambda: requests.curate_request(who, version, 2, INGEST, POLICY, None),
         Stage.TRAIN: lambda: requests.train_request(who, version, 2, CURATE),
