@@ -31,6 +31,7 @@ from curateevo.policy.recipe import Recipe, encode_answers
 from curateevo.policy.sandbox import SandboxRun
 from curateevo.store.connect import connect
 from curateevo.trajectories import corpus as layout
+from curateevo.trajectories.columns import Columns
 from curateevo.trajectories.leakage import LeakIndex
 from curateevo.trajectories.model import JsonObject
 from curateevo.trajectories.profile import profile_of
@@ -190,12 +191,13 @@ def _publish(
     kept = [item.row for item in curated.recipe.sft for _ in range(item.copies)]
     turns = [len(item.turns) for item in curated.recipe.sft for _ in range(item.copies)]
     frame = features[kept].with_columns(pl.Series("turns", turns, dtype=pl.Int32))
-    sft, rl = _represented(curated.recipe, features)
+    columns = Columns(features)
+    sft, rl = _represented(curated.recipe, columns)
     profile = {**profile_of(frame), "representation": representation_of(features, sft, rl)}
-    profile[COVERED] = sorted(coverage(curated.recipe, features))
+    profile[COVERED] = sorted(coverage(curated.recipe, columns))
     if fulfilled is not None:
         profile["augmentation"] = fulfilled.counts()
-        ids = dict(enumerate(features["id"].to_list()))
+        ids = columns["id"]
         _write_lines(run.output / REWRITES, ({"trajectory": ids[row["row"]], **row} for row in fulfilled.to_rows()))
     _write(run.output / layout.PROFILE, profile)
     _write(run.output / "notes.json", {"log": curated.recipe.logs, "metrics": curated.recipe.metrics})
@@ -214,12 +216,14 @@ def _publish(
     return _counted(result, fulfilled or Fulfilled())
 
 
-def _represented(recipe: Recipe, features: pl.DataFrame) -> tuple[list[Kept], list[Kept]]:
+def _represented(recipe: Recipe, columns: Columns) -> tuple[list[Kept], list[Kept]]:
     """The SFT rows and the RL tasks as the report on representation counts them."""
-    called, tools = features["turn_tools"].to_list(), features["tools"].to_list()
+    called, tools = columns["turn_tools"], columns["tools"]
+    sets: dict[frozenset[str], frozenset[str]] = {}
 
     def called_by(item: Item) -> frozenset[str]:
-        return frozenset(name for turn in item.turns for name in called[item.row][turn].split(">") if name)
+        found = frozenset(name for turn in item.turns for name in called[item.row][turn].split(">") if name)
+        return sets.setdefault(found, found)
 
     sft = [Kept(item.row, called_by(item), item.copies) for item in recipe.sft]
     return sft, [Kept(task.row, frozenset(tools[task.row])) for task in recipe.rl]

@@ -299,7 +299,7 @@ def test_an_endpoint_that_falls_silent_is_asked_no_more(tmp_path: Path) -> None:
     many = [Rewrite(row, 1, RewriteKind.ANSWER, f"way {way}") for way in range(10) for row in range(ROWS)]
     with chat_server(*[GOOD] * WAVE, fails(503)) as server:
         done = ask(tmp_path, server, requests=many)
-        assert len(server.requests) == WAVE + WAVE * QUICK.tries
+        assert 2 * WAVE <= len(server.requests) <= WAVE + WAVE * QUICK.tries
     assert done.counts() == {"requested": 40, "answered": WAVE, "unanswered": {"endpoint": 40 - WAVE}}
     assert list(done.answers) == many[:WAVE]
 

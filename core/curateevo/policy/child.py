@@ -14,20 +14,15 @@ import os
 import random
 import sys
 import traceback
-from array import array
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import polars as pl
-
 from curateevo.policy import api, confine, recipe
 from curateevo.policy.operators.items import Context, Corpus, Items, Resources
 from curateevo.policy.source import ALLOWED_MODULES
-from curateevo.trajectories.corpus import TRAJECTORIES, parse_row, read_features
-from curateevo.trajectories.model import Trajectory
+from curateevo.trajectories.columns import Columns, Texts
+from curateevo.trajectories.corpus import read_features, read_rows
 
 POLICY_FILE = "<policy>"
 WAIT = """
@@ -66,52 +61,8 @@ def main() -> int:
 
 def load_corpus(folder: Path) -> Corpus:
     """The corpus, all of it in memory: after confinement no file can be read."""
-    return Corpus(Columns(read_features(folder)), Texts(pl.read_parquet(folder / TRAJECTORIES)))
-
-
-class Columns(Mapping[str, list[Any]]):
-    """The features as Arrow holds them; a column becomes a list when it is asked for first.
-
-    Made before the fork, since all but to turn flat values into a list may need threads that the fork doesn't have.
-    MinHashes become arrays, which take a tenth of a list's memory.
-    """
-
-    def __init__(self, features: pl.DataFrame) -> None:
-        self._names = features.columns
-        self._flat: dict[str, pl.Series] = {}
-        self._ends: dict[str, list[int]] = {}
-        self._made: dict[str, list[Any]] = {}
-        for column in features:
-            if isinstance(column.dtype, pl.List):
-                self._ends[column.name] = column.list.len().cum_sum().to_list()
-                column = column.explode(empty_as_null=False)
-            self._flat[column.name] = column
-
-    def __getitem__(self, name: str) -> list[Any]:
-        if name not in self._made:
-            flat = self._flat.pop(name)
-            values: Any = array("I", flat.to_numpy().tobytes()) if flat.dtype == pl.UInt32 else flat.to_list()
-            if ends := self._ends.get(name):
-                values = [values[start:end] for start, end in pairwise([0, *ends])]
-            self._made[name] = values
-        return self._made[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-
-class Texts:
-    """The trajectories as Arrow holds them, each parsed when it is asked for."""
-
-    def __init__(self, rows: pl.DataFrame) -> None:
-        self._rows = rows
-
-    def __call__(self, rows: Iterable[int]) -> dict[int, Trajectory]:
-        names = self._rows.columns
-        return {row: parse_row(dict(zip(names, self._rows.row(row), strict=True))) for row in rows}
+    texts = Texts(read_rows(folder))
+    return Corpus(Columns(read_features(folder)), lambda rows: {row: texts[row] for row in rows})
 
 
 def run(source: str, corpus: Corpus, facts: dict[str, Any], seed: int) -> dict[str, Any]:

@@ -8,13 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import polars as pl
-
 from curateevo.api.base import digest_of
 from curateevo.api.errors import PolicyRejected
 from curateevo.api.spec import Sandbox
 from curateevo.policy.confine import Limits
-from curateevo.policy.materialise import Material, materialise, rows_needed
+from curateevo.policy.materialise import Material, Source, materialise
 from curateevo.policy.notes import MAX_NOTE_CHARS
 from curateevo.policy.operators.items import Rewrite
 from curateevo.policy.quantity import quantity
@@ -22,7 +20,8 @@ from curateevo.policy.recipe import Recipe
 from curateevo.policy.rewriting import Rewritten
 from curateevo.policy.sandbox import Answer, SandboxRun, ask_policy, check_answer
 from curateevo.policy.source import check_static, line_of_use, params_of, stage_lines
-from curateevo.trajectories.corpus import read_features, read_sealed_states, read_trajectories
+from curateevo.trajectories.columns import Columns, Texts
+from curateevo.trajectories.corpus import read_features, read_rows, read_sealed_states
 from curateevo.trajectories.leakage import LeakIndex
 
 MAX_TURNS_FACTOR = 4
@@ -145,14 +144,15 @@ def write_rows(
     """The second part of `judge`: the rows and their rules. `covered`: tools that the champion's data calls;
     `rewritten`: the answered requests, None where no model may be asked."""
     on_step("contract")
-    features, source = read_features(corpus), read_policy(policy)
+    features, source = Columns(read_features(corpus)), read_policy(policy)
     lines = stage_lines(source)
-    check_size(run.recipe, features["turns"].to_list(), lines)
+    check_size(run.recipe, features["turns"], lines)
     check_rewrites(run.recipe, rewritten, source)
     check_rare_tools(features, coverage(run.recipe, features), covered, params_of(source))
-    texts = read_trajectories(corpus, rows_needed(run.recipe))
-    families, sealed = features["family"].to_list(), read_sealed_states(corpus)
-    material = materialise(run.recipe, texts, families, sealed, rewritten or {})
+    sealed = read_sealed_states(corpus) if run.recipe.rl else {}
+    texts, ids = Texts(read_rows(corpus)), features["id"]
+    made_from = Source(texts, ids, features["family"], features["turns"], sealed, rewritten or {})
+    material = materialise(run.recipe, made_from)
     check_contract(material, lines, dev_prompts=dev_prompts)
     return Curated(material, run.recipe, run)
 
@@ -230,21 +230,21 @@ def check_rewrites(recipe: Recipe, rewritten: Mapping[Rewrite, Rewritten] | None
         )
 
 
-def coverage(recipe: Recipe, features: pl.DataFrame) -> set[str]:
+def coverage(recipe: Recipe, features: Mapping[str, list[Any]]) -> set[str]:
     """The tools that SFT rows call in kept turns, or that the trajectories of RL tasks call."""
-    of_turns, of_rows = features["turn_tools"].to_list(), features["tools"].to_list()
+    of_turns, of_rows = features["turn_tools"], features["tools"]
     called = {name for item in recipe.sft for turn in item.turns for name in of_turns[item.row][turn].split(">")}
     return {*called, *(name for task in recipe.rl for name in of_rows[task.row])} - {""}
 
 
 def check_rare_tools(
-    features: pl.DataFrame, kept: Collection[str], covered: Collection[str], params: Mapping[str, Any]
+    features: Mapping[str, list[Any]], kept: Collection[str], covered: Collection[str], params: Mapping[str, Any]
 ) -> None:
     """No rare tool that the champion's data calls may go without a reason: what few rows show is soon lost."""
-    calling = Counter(name for names in features["tools"].to_list() for name in names)
+    calling = Counter(name for names in features["tools"] for name in names)
     reasons = params.get(DROPPED_TOOLS)
     stated = {name for name, why in reasons.items() if str(why).strip()} if isinstance(reasons, dict) else set()
-    rare = {name for name, rows in calling.items() if rows <= RARE_SHARE * features.height}
+    rare = {name for name, rows in calling.items() if rows <= RARE_SHARE * len(features["tools"])}
     if lost := sorted(rare & set(covered) - set(kept) - stated):
         shown = ", ".join(lost[:MOST_TOLD]) + (", ..." if len(lost) > MOST_TOLD else "")
         raise PolicyRejected(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import repeat
 from typing import Any
 
 from curateevo.policy.notes import render_note
@@ -17,62 +17,83 @@ from curateevo.trajectories.model import JsonObject, Message, Trajectory
 SealedStates = dict[str, tuple[str | None, str | None]]
 
 
+class Rows(Iterable[JsonObject]):
+    """Rows that are made anew whenever they are gone through: all of them need not fit into memory."""
+
+    def __init__(self, make: Callable[[], Iterator[JsonObject]], count: int) -> None:
+        self._make, self._count = make, count
+
+    def __iter__(self) -> Iterator[JsonObject]:
+        return self._make()
+
+    def __len__(self) -> int:
+        return self._count
+
+
 @dataclass(frozen=True, slots=True)
 class Material:
     """The rows of a policy's resources. `lineage` tells for every row where it comes from."""
 
-    sft: list[JsonObject]
-    rl: list[JsonObject]
+    sft: Rows | Sequence[JsonObject]
+    rl: Rows | Sequence[JsonObject]
     memory: list[JsonObject]
-    lineage: list[JsonObject]
-
-    @property
-    def sft_turns(self) -> int:
-        return sum(row["turns"] for row in self.sft)
-
-    @property
-    def rl_turns(self) -> int:
-        return sum(row["turns"] for row in self.rl)
+    lineage: Iterable[JsonObject]
+    sft_turns: int
+    rl_turns: int
 
 
-def rows_needed(recipe: Recipe) -> set[int]:
-    """Corpus rows whose text the recipe uses."""
-    against = {m.against for m in recipe.memory if m.against is not None}
-    return {i.row for i in recipe.sft} | {t.row for t in recipe.rl} | {m.row for m in recipe.memory} | against
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What rows are made from: the corpus, and what a model rewrote of it."""
+
+    texts: Mapping[int, Trajectory]
+    ids: Sequence[str]
+    families: Sequence[str]
+    turns: Sequence[int]
+    """How many each trajectory has."""
+    sealed: SealedStates = field(default_factory=dict)
+    rewritten: Mapping[Rewrite, Rewritten] = field(default_factory=dict)
+    """Each text that an item has rewritten."""
 
 
-def materialise(
-    recipe: Recipe,
-    texts: dict[int, Trajectory],
-    families: list[str],
-    sealed: SealedStates,
-    rewritten: Mapping[Rewrite, Rewritten] = MappingProxyType({}),
-) -> Material:
-    """Write every row; `rewritten` holds each text that an item has rewritten. Problems of single rows (spans or states
-    that are not there) are left to the contract gate: a note that points at nothing gets an empty content, a task
-    without a state a null one."""
-    sft, lineage = [], []
+def materialise(recipe: Recipe, source: Source) -> Material:
+    """Every row. Problems of single rows (spans or states that are not there) are left to the contract gate: a note
+    that points at nothing gets an empty content, a task without a state a null one."""
+    return Material(
+        sft=Rows(lambda: _sft_rows(recipe, source), sum(item.copies for item in recipe.sft)),
+        rl=Rows(lambda: _rl_rows(recipe, source), len(recipe.rl)),
+        memory=[_memory_row(note, source.texts, source.families[note.row]) for note in recipe.memory],
+        lineage=Rows(lambda: _lineage(recipe, source), len(recipe.sft) + len(recipe.rl) + len(recipe.memory)),
+        sft_turns=sum(len(item.turns) * item.copies for item in recipe.sft),
+        rl_turns=sum(_rl_turns(task, source) for task in recipe.rl),
+    )
+
+
+def _sft_rows(recipe: Recipe, source: Source) -> Iterator[JsonObject]:
     for number, item in enumerate(recipe.sft):
-        source = with_rewrites(texts[item.row], item.rewrites, rewritten) if item.rewrites else texts[item.row]
-        row = _sft_row(f"sft-{number:06d}", item, source, families[item.row])
-        sft += [row] * item.copies
-        entry = _lineage("sft", row["id"], item.row, texts[item.row].id, list(item.turns), item.lineage, item.copies)
+        text = source.texts[item.row]
+        if item.rewrites:
+            text = with_rewrites(text, item.rewrites, source.rewritten)
+        row = _sft_row(_name("sft", number), item, text, source.families[item.row])
+        yield from repeat(row, item.copies)
+
+
+def _rl_rows(recipe: Recipe, source: Source) -> Iterator[JsonObject]:
+    for number, task in enumerate(recipe.rl):
+        yield _rl_row(_name("rl", number), task, source)
+
+
+def _lineage(recipe: Recipe, source: Source) -> Iterator[JsonObject]:
+    for number, item in enumerate(recipe.sft):
+        entry = _origin("sft", number, source.ids[item.row], item, list(item.turns), item.copies)
         entry |= {"masked": list(item.masked), "max_result_chars": item.max_result_chars}
         if item.rewrites:
-            entry["rewritten"] = [rewritten[request].lineage(request) for request in item.rewrites]
-        lineage.append(entry)
-    rl = []
+            entry["rewritten"] = [source.rewritten[request].lineage(request) for request in item.rewrites]
+        yield entry
     for number, task in enumerate(recipe.rl):
-        row = _rl_row(f"rl-{number:06d}", task, texts[task.row], families[task.row], sealed)
-        rl.append(row)
-        lineage.append(_lineage("rl", row["id"], task.row, texts[task.row].id, [task.turn], task.lineage, 1))
-    memory = []
+        yield _origin("rl", number, source.ids[task.row], task, [task.turn])
     for number, note in enumerate(recipe.memory):
-        row = _memory_row(note, texts, families[note.row])
-        memory.append(row)
-        name = f"memory-{number:06d}"
-        lineage.append(_lineage("memory", name, note.row, texts[note.row].id, [note.turn], note.lineage, 1))
-    return Material(sft, rl, memory, lineage)
+        yield _origin("memory", number, source.ids[note.row], note, [note.turn])
 
 
 def _sft_row(name: str, item: Item, source: Trajectory, family: str) -> JsonObject:
@@ -98,29 +119,34 @@ def _shortened(item: Item, source: Trajectory) -> Trajectory:
     return replace(source, turns=tuple(turns))
 
 
-def _rl_row(name: str, task: RlTask, source: Trajectory, family: str, sealed: SealedStates) -> JsonObject:
-    suite, state = sealed.get(source.id, (None, None))
+def _rl_row(name: str, task: RlTask, source: Source) -> JsonObject:
+    text = source.texts[task.row]
+    suite, state = source.sealed.get(text.id, (None, None))
     by_environment = task.reward == "environment"
-    turn = source.turns[task.turn]
-    prompt: list[Message] = source.messages(range(0 if by_environment else task.turn))
+    turn = text.turns[task.turn]
+    prompt: list[Message] = text.messages(range(0 if by_environment else task.turn))
     if not by_environment:
-        prompt += [{"role": "user", "content": text} for text in turn.users]
+        prompt += [{"role": "user", "content": said} for said in turn.users]
     return {
         "id": name,
-        "task_id": source.task.id,
+        "task_id": text.task.id,
         "messages": prompt,
-        "tools": list(source.tools),
-        "family": family,
+        "tools": list(text.tools),
+        "family": source.families[task.row],
         "aimed": task.aimed,
         "reward": task.reward,
         "suite": suite if by_environment else None,
         "state": state if by_environment else None,
         "reference": [] if by_environment else [{"name": c.name, "arguments": c.parsed()} for c in turn.calls],
-        "turns": len(source.turns) if by_environment else 1,
+        "turns": _rl_turns(task, source),
     }
 
 
-def _memory_row(note: MemoryItem, texts: dict[int, Trajectory], family: str) -> JsonObject:
+def _rl_turns(task: RlTask, source: Source) -> int:
+    return source.turns[task.row] if task.reward == "environment" else 1
+
+
+def _memory_row(note: MemoryItem, texts: Mapping[int, Trajectory], family: str) -> JsonObject:
     title, content = render_note(note, texts, family)
     evidence: list[list[Any]] = [[texts[note.row].id, note.turn]]
     if note.against is not None:
@@ -128,15 +154,19 @@ def _memory_row(note: MemoryItem, texts: dict[int, Trajectory], family: str) -> 
     return {"title": title, "content": content, "scope": note.scope, "evidence": evidence}
 
 
-def _lineage(
-    kind: str, name: str, row: int, trajectory: str, turns: list[int], operators: tuple[str, ...], copies: int
+def _name(kind: str, number: int) -> str:
+    return f"{kind}-{number:06d}"
+
+
+def _origin(
+    kind: str, number: int, trajectory: str, made: Item | RlTask | MemoryItem, turns: list[int], copies: int = 1
 ) -> JsonObject:
     return {
         "resource": kind,
-        "id": name,
-        "row": row,
+        "id": _name(kind, number),
+        "row": made.row,
         "trajectory": trajectory,
         "turns": turns,
-        "operators": list(operators),
+        "operators": list(made.lineage),
         "copies": copies,
     }

@@ -15,8 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from curateevo.api.base import digest_of
 from curateevo.policy.operators.items import Rewrite, RewriteKind
-from curateevo.trajectories.features import COMMON_VALUES
-from curateevo.trajectories.flags import MALFORMED, values, words
+from curateevo.trajectories.flags import COMMON_VALUES, MALFORMED, values, words
 from curateevo.trajectories.leakage import LeakIndex
 from curateevo.trajectories.model import JsonObject, Trajectory, Turn
 

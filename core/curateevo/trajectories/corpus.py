@@ -48,6 +48,11 @@ def read_trajectories(folder: Path, rows: Iterable[int] | None = None) -> dict[i
     return {record["row"]: parse_row(record) for record in frame.collect().iter_rows(named=True)}
 
 
+def read_rows(folder: Path) -> pl.DataFrame:
+    """All trajectories as rows of `ROW_SCHEMA`: their texts as they are on disk, not parsed."""
+    return pl.read_parquet(folder / TRAJECTORIES)
+
+
 def iterate_trajectories(rows: pl.LazyFrame) -> Iterator[Trajectory]:
     """Trajectories of rows as `trajectories_frame` makes them, a few in memory at a time."""
     count = rows.select(pl.len()).collect().item()

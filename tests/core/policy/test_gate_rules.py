@@ -105,13 +105,15 @@ def sft_row(*roles: str) -> dict[str, Any]:
 
 
 REFUSED = {
-    "row-has-user": (Material([sft_row("system", "assistant")], [], [], []), "refine"),
-    "no-dev-content": (Material([sft_row("user", "assistant")], [], [], []), "build_sft"),
+    "row-has-user": (Material([sft_row("system", "assistant")], [], [], [], 1, 0), "refine"),
+    "no-dev-content": (Material([sft_row("user", "assistant")], [], [], [], 1, 0), "build_sft"),
     "rl-resolvable": (
-        Material([], [{"id": "r", "task_id": "t", "reward": "environment", "suite": None, "state": None}], [], []),
+        Material(
+            [], [{"id": "r", "task_id": "t", "reward": "environment", "suite": None, "state": None}], [], [], 0, 1
+        ),
         "build_rl",
     ),
-    "memory-size": (Material([], [], [{"title": "", "content": "", "evidence": [["t", 0]]}], []), "build_memory"),
+    "memory-size": (Material([], [], [{"title": "", "content": "", "evidence": [["t", 0]]}], [], 0, 0), "build_memory"),
 }
 
 

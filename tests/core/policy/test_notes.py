@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from curateevo.api.errors import PolicyRejected
 from curateevo.policy import api
 from curateevo.policy.gate import check_contract
-from curateevo.policy.materialise import Material, materialise
+from curateevo.policy.materialise import Material, Source, materialise
 from curateevo.policy.notes import MAX_NOTE_CHARS, TITLE_CHARS, render_note
 from curateevo.policy.operators.items import Corpus, MemoryItem, NoteKind
 from curateevo.policy.recipe import Recipe, decode, encode
@@ -61,12 +61,17 @@ def corpus_of(made: list[Trajectory]) -> Corpus:
     return Corpus({c: frame[c].to_list() for c in frame.columns}, lambda wanted: {n: made[n] for n in wanted})
 
 
+def source_of_rows(corpus: Corpus) -> Source:
+    columns = (corpus.column(name) for name in ("id", "family", "turns"))
+    return Source(corpus.trajectories(range(len(corpus))), *columns)
+
+
 def texts(corpus: Corpus, notes: tuple[MemoryItem, ...]) -> list[str]:
     """Contents as curation writes them, after the way out of the sandbox."""
     answer = {**encode(api.Resources(corpus.items(), (), notes)), "logs": [], "metrics": {}}
     recipe = decode(json.loads(json.dumps(answer)), corpus.column("turns"))
     assert recipe.memory == notes
-    material = materialise(recipe, corpus.trajectories(range(len(corpus))), corpus.column("family"), {})
+    material = materialise(recipe, source_of_rows(corpus))
     check_contract(material, LINES, dev_prompts={})
     return [row["content"] for row in material.memory]
 
@@ -129,7 +134,7 @@ def test_rules_hold_what_succeeds_against_what_fails(tag: str | None, head: str)
 )
 def test_a_note_that_its_reference_does_not_bear_out_is_refused(note: MemoryItem) -> None:
     corpus = corpus_of([run(0, GOOD), run(1, BAD, success=False)])
-    material = materialise(Recipe((), (), (note,), (), {}), corpus.trajectories([0, 1]), ["ship", "ship"], {})
+    material = materialise(Recipe((), (), (note,), (), {}), source_of_rows(corpus))
     assert [row["content"] for row in material.memory] == [""]
     with pytest.raises(PolicyRejected, match="^memory-size"):
         check_contract(material, LINES, dev_prompts={})
@@ -139,7 +144,7 @@ def test_a_title_may_hold_no_dev_task_either() -> None:
     prompt = " ".join(f"word{n}" for n in range(20))
     row = {"title": prompt, "content": "fine", "scope": "s", "evidence": [["t0", 0]]}
     with pytest.raises(PolicyRejected, match="^no-dev-content"):
-        check_contract(Material([], [], [row], []), LINES, dev_prompts={"d": prompt})
+        check_contract(Material([], [], [row], [], 0, 0), LINES, dev_prompts={"d": prompt})
 
 
 LONG = st.text("ab {}\"',.\n", max_size=2000)
