@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from curateevo.trajectories.corpus import parse_row
@@ -22,35 +24,36 @@ class Columns(Mapping[str, list[Any]]):
 
     def __init__(self, features: pl.DataFrame) -> None:
         self._names = features.columns
-        self._flat: dict[str, pl.Series] = {}
-        self._ends: dict[str, list[int]] = {}
+        self._flat: dict[str, pl.Series | npt.NDArray[np.uint32]] = {}
+        self._ends: dict[str, npt.NDArray[np.uint32]] = {}
         self._texts: dict[str, list[str]] = {}
         self._made: dict[str, list[Any]] = {}
         for column in features:
             flat = column
             if isinstance(column.dtype, pl.List):
-                self._ends[column.name] = column.list.len().cum_sum().to_list()
+                self._ends[column.name] = column.list.len().cum_sum().to_numpy()
                 flat = column.explode(empty_as_null=False)
                 if column.dtype.inner == pl.String:
                     self._texts[column.name] = flat.unique().sort().to_list()
                     flat = flat.rank("dense") - 1
-            self._flat[column.name] = flat
+            self._flat[column.name] = flat.to_numpy() if flat.dtype == pl.UInt32 else flat
 
     def __getitem__(self, name: str) -> list[Any]:
         if name not in self._made:
             self._made[name] = self._make(name, self._flat.pop(name))
         return self._made[name]
 
-    def _make(self, name: str, flat: pl.Series) -> list[Any]:
+    def _make(self, name: str, flat: pl.Series | npt.NDArray[np.uint32]) -> list[Any]:
         ends = self._ends.get(name)
         if ends is None:
-            return flat.to_list()
-        values: Any = flat.to_list()
+            return flat.to_list() if isinstance(flat, pl.Series) else flat.tolist()
+        bounds = pairwise([0, *ends.tolist()])
+        if isinstance(flat, pl.Series):
+            values = flat.to_list()
+            return [values[start:end] for start, end in bounds]
         if texts := self._texts.get(name):
-            values = [texts[code] for code in values]
-        elif flat.dtype == pl.UInt32:
-            values = array("I", values)
-        return [values[start:end] for start, end in pairwise([0, *ends])]
+            return [[texts[code] for code in flat[start:end].tolist()] for start, end in bounds]
+        return [array("I", flat[start:end].tobytes()) for start, end in bounds]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
