@@ -84,14 +84,16 @@ def ingested(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Work:
     """A store of its own with a policy in it, and the request to curate with it."""
 
-    def __init__(self, folder: Path, ingested: Path, policy: str, *, encoding: str = "utf-8") -> None:
+    def __init__(
+        self, folder: Path, ingested: Path, policy: str, *, encoding: str = "utf-8", covered: tuple[str, ...] = ()
+    ) -> None:
         self.folder = folder
         self.root = folder / "store"
         shutil.copytree(ingested, self.root)
         self.store = LocalStore(self.root)
         ingest = read_manifest(self.store, "ingest/a1")
         assert ingest is not None
-        context = {"profile": {"turns": 7}, "failures": [], "family_success": {"chat": 0.5}}
+        context = {"profile": {"turns": 7}, "failures": [], "family_success": {"chat": 0.5}, "covered_tools": covered}
         self.request = StageRequest(
             evolution_uid="u",
             version=0,
@@ -412,6 +414,25 @@ def test_forged_answers_end_as_refused_or_as_a_broken_contract(what: str, ingest
         (Outcome.OK, "") if expected == "Ok" else (Outcome.REJECTED, expected)
     )
     assert len(manifest.message) < 2000
+
+
+@pytest.mark.parametrize("reason", ["", "nobody cancels orders"])
+def test_a_rare_tool_of_the_champions_data_goes_with_a_reason_only(reason: str, ingested: Path, tmp_path: Path) -> None:
+    source = with_body("return api.drop_tools(corpus.items(), ['cancel_order'])")
+    params = {"rl_tasks": 200, "dropped_tools": {"cancel_order": reason}}
+    work = Work(
+        tmp_path / "w",
+        ingested,
+        source.replace('PARAMS = {"rl_tasks": 200}', f"PARAMS = {params}"),
+        covered=("cancel_order", "find_order"),
+    )
+    assert work.whole() == 0
+    assert (work.manifest().outcome, work.manifest().reason) == (
+        (Outcome.OK, "") if reason else (Outcome.REJECTED, "rare-tools")
+    )
+    if reason:
+        profile = json.loads((work.root / PREFIX / "profile.json").read_text())
+        assert "find_order" in profile["covered_tools"] and "cancel_order" not in profile["covered_tools"]
 
 
 def test_the_second_answer_is_looked_at_as_well(ingested: Path, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from curateevo.trajectories.leakage import LeakIndex
 MAX_TURNS_FACTOR = 4
 MAX_MEMORY_ITEMS = 5000
 MAX_REWRITES = 5000
-RARE_SHARE = 0.05
+RARE_SHARE = 0.02
 """A tool is rare that at most this share of the corpus's trajectories call."""
 DROPPED_TOOLS = "dropped_tools"
 """The name in PARAMS under which a policy says why it lets rare tools go: reasons by tool."""

@@ -71,7 +71,7 @@ def frame(*tools: list[str]) -> pl.DataFrame:
     )
 
 
-CORPUS = frame(*[["find"]] * 38, ["find", "cancel"], ["refund", "refund"])
+CORPUS = frame(*[["find"]] * 98, ["find", "cancel"], ["refund", "refund"])
 
 
 def recipe(*sft: Item, rl: tuple[RlTask, ...] = ()) -> Recipe:
@@ -79,9 +79,9 @@ def recipe(*sft: Item, rl: tuple[RlTask, ...] = ()) -> Recipe:
 
 
 def test_tools_are_covered_by_kept_turns_and_by_rl_tasks() -> None:
-    assert coverage(recipe(Item(38, (0,))), CORPUS) == {"find"}
-    assert coverage(recipe(Item(38, (0, 1))), CORPUS) == {"find", "cancel"}
-    assert coverage(recipe(rl=(RlTask(39),)), CORPUS) == {"refund"}
+    assert coverage(recipe(Item(98, (0,))), CORPUS) == {"find"}
+    assert coverage(recipe(Item(98, (0, 1))), CORPUS) == {"find", "cancel"}
+    assert coverage(recipe(rl=(RlTask(99),)), CORPUS) == {"refund"}
 
 
 def test_a_rare_tool_of_the_champions_data_may_not_go_without_a_reason() -> None:
