@@ -20,13 +20,13 @@ from curateevo.policy.gate import (
     OnStep,
     agree,
     ask_twice,
+    called_by,
     check_rewrites,
     coverage,
     gate_settings,
     read_policy,
     write_rows,
 )
-from curateevo.policy.operators.items import Item
 from curateevo.policy.recipe import Recipe, encode_answers
 from curateevo.policy.sandbox import SandboxRun
 from curateevo.store.connect import connect
@@ -220,12 +220,8 @@ def _represented(recipe: Recipe, columns: Columns) -> tuple[list[Kept], list[Kep
     """The SFT rows and the RL tasks as the report on representation counts them."""
     called, tools = columns["turn_tools"], columns["tools"]
     sets: dict[frozenset[str], frozenset[str]] = {}
-
-    def called_by(item: Item) -> frozenset[str]:
-        found = frozenset(name for turn in item.turns for name in called[item.row][turn].split(">") if name)
-        return sets.setdefault(found, found)
-
-    sft = [Kept(item.row, called_by(item), item.copies) for item in recipe.sft]
+    made = ((item, called_by(item, called)) for item in recipe.sft)
+    sft = [Kept(item.row, sets.setdefault(names, names), item.copies) for item, names in made]
     return sft, [Kept(task.row, frozenset(tools[task.row])) for task in recipe.rl]
 
 

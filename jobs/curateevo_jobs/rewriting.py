@@ -37,7 +37,9 @@ WAVE = 8
 """Requests under way at once."""
 ANSWER_TOKENS = 256
 """Room for an answer, beside what its text needs."""
-LIMITS = Limits(call_seconds=120.0, tries=3)
+MOST_LOST = 8
+"""Requests that the endpoint gave no answer to, after which no more are sent: each may have waited for minutes."""
+LIMITS = Limits(call_seconds=60.0, tries=3)
 SYSTEM = """\
 You rewrite one text of a recorded conversation between a user and an assistant that calls tools. It becomes training
 data. Follow the instruction as to style and form. The meaning stays; so does every word listed under "keep", letter by
@@ -90,9 +92,9 @@ class Fulfilled:
     def from_json(cls, found: JsonObject) -> Fulfilled:
         """What `to_json` made: it comes from the trusted side."""
         out = cls(tokens=found["tokens"], usd=found["usd"], calls=found["calls"])
-        for row in found["rows"]:
-            request = Rewrite(row["row"], row["turn"], RewriteKind(row["kind"]), row["instruction"])
-            out.requests = (*out.requests, request)
+        rows = found["rows"]
+        out.requests = tuple(Rewrite(r["row"], r["turn"], RewriteKind(r["kind"]), r["instruction"]) for r in rows)
+        for request, row in zip(out.requests, rows, strict=True):
             if "text" in row:
                 out.answers[request] = Rewritten(row["text"], row["model"], row["span"])
             else:
@@ -127,6 +129,8 @@ class Fulfiller:
         self._endpoint = ChatEndpoint(spec.llm, api_key, limits.call_seconds, REWRITING)
         self._spec, self._store, self._version, self._dev = spec, store, version, dev
         self._limits, self._sleep = limits, sleep
+        self._counted: set[str] = set()
+        """Kept answers that are in the bill already: two requests may ask the same."""
 
     def fulfil(
         self,
@@ -144,19 +148,21 @@ class Fulfiller:
         asked = [request for request in requests if self._has_text(request, texts, done)]
         try:
             with ThreadPoolExecutor(WAVE) as pool:
-                silent = ""
+                lost = 0
                 for start in range(0, len(asked), WAVE):
-                    silent = self._wave(asked[start : start + WAVE], texts, budget, paid, pool, done)
-                    report(min(start + WAVE, len(asked)), len(asked))
-                    if silent:
-                        rest = asked[start + WAVE :]
-                        done.unanswered |= dict.fromkeys(rest, AnswerRefused(Unanswered.ENDPOINT, silent))
+                    wave, rest = asked[start : start + WAVE], asked[start + WAVE :]
+                    failures = self._wave(wave, texts, budget, paid, pool, done)
+                    report(len(asked) - len(rest), len(asked))
+                    lost += len(failures)
+                    if lost >= MOST_LOST or len(failures) == len(wave):
+                        why = AnswerRefused(Unanswered.ENDPOINT, f"not asked: {lost} had no answer: {failures[-1]}")
+                        done.unanswered |= dict.fromkeys(rest, why)
                         break
         finally:
             self._endpoint.close()
         done.tokens, done.usd, done.calls = paid.tokens, paid.usd, paid.calls
-        if silent and not done.answers:
-            raise Transient(f"augmentation.llm: {silent}", "it is tried again later")
+        if asked and len(failures) == len(wave) and not done.answers:
+            raise Transient(f"augmentation.llm: {failures[-1]}", "it is tried again later")
         return done
 
     def _ledger(self) -> Ledger:
@@ -178,8 +184,8 @@ class Fulfiller:
         paid: Ledger,
         pool: ThreadPoolExecutor,
         done: Fulfilled,
-    ) -> str:
-        """Ask for some requests at once. Returns what the endpoint said where it answered none of them."""
+    ) -> list[str]:
+        """Ask for some requests at once. Returns how those failed that the endpoint gave no answer to."""
         sent = []
         for request in wave:
             messages = messages_for(texts[request.row], request)
@@ -191,36 +197,43 @@ class Fulfiller:
                 continue
             budget.charge(prompt, wanted)
             sent.append((request, prompt, wanted, pool.submit(self._reply, messages, wanted)))
-        replies = [(request, prompt, wanted, future.result()) for request, prompt, wanted, future in sent]
-        for request, prompt, wanted, (reply, tries) in replies:
-            cost = tries if reply is None else reply
+        failures = []
+        for request, prompt, wanted, future in sent:
+            key, reply, tries = future.result()
+            cost = reply or tries
             budget.charge(cost.prompt_tokens - prompt, cost.completion_tokens - wanted, cost.calls - 1)
-            if reply is None or reply.version == self._version:
-                paid.charge(cost.prompt_tokens, cost.completion_tokens, cost.calls)
+            if tries.calls:
+                paid.charge(tries.prompt_tokens, tries.completion_tokens, tries.calls)
+            elif reply is not None and reply.version == self._version and key not in self._counted:
+                paid.charge(reply.prompt_tokens, reply.completion_tokens, reply.calls)
+            self._counted.add(key)
+            if reply is None:
+                failures.append(tries.text)
+                done.unanswered[request] = AnswerRefused(Unanswered.ENDPOINT, tries.text)
+                continue
             try:
-                if reply is None:
-                    raise AnswerRefused(Unanswered.ENDPOINT, tries.text)
                 done.answers[request] = self._take(texts[request.row], request, reply)
             except AnswerRefused as refused:
                 done.unanswered[request] = refused
-        return tries.text if replies and all(reply is None for _, _, _, (reply, tries) in replies) else ""
+        return failures
 
-    def _reply(self, messages: list[JsonObject], wanted: int) -> tuple[KeptReply | None, KeptReply]:
-        """The answer, kept or new, and what the tries for a new one cost; no answer: `text` of those says why."""
+    def _reply(self, messages: list[JsonObject], wanted: int) -> tuple[str, KeptReply | None, KeptReply]:
+        """Where the answer is kept, the answer, and what tries for a new one cost: where there is none, their `text`
+        says why."""
         asked = {"url": self._spec.llm.base_url, "model": self._endpoint.model, "messages": messages, "tokens": wanted}
         key = f"cache/augment/{digest_of(asked).removeprefix('sha256:')}.json"
         tries = KeptReply(version=self._version, finish="", text="", prompt_tokens=0, completion_tokens=0, calls=0)
         if (kept := self._store.get(key)) is not None:
-            return KeptReply.model_validate_json(kept), tries
+            return key, KeptReply.model_validate_json(kept), tries
         try:
             for outcome in self._endpoint.tries(messages, lambda: wanted, self._limits, self._sleep):
                 tries = _after(tries, outcome)
         except ContractBroken as error:  # the server refuses this very call
-            return None, tries.model_copy(update={"text": error.message})
+            return key, None, tries.model_copy(update={"text": error.message})
         if isinstance(outcome, Lost):
-            return None, tries
+            return key, None, tries
         self._store.put_once(key, canonical_json(tries.to_wire()).encode())
-        return KeptReply.model_validate_json(self._store.get(key) or b""), tries
+        return key, KeptReply.model_validate_json(self._store.get(key) or b""), tries
 
     def _take(self, trajectory: Trajectory, request: Rewrite, reply: KeptReply) -> Rewritten:
         """The new text of an answer. Raises AnswerRefused."""

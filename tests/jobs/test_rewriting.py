@@ -24,9 +24,10 @@ from curateevo.trajectories.corpus import write_trajectories
 from curateevo.trajectories.features import features_of
 from curateevo.trajectories.formats.openai import parse_openai
 from curateevo.trajectories.leakage import LeakIndex
+from curateevo.trajectories.model import Trajectory
 from curateevo_jobs.checkpoints import FolderCheckpoints
 from curateevo_jobs.curate import curate
-from curateevo_jobs.rewriting import WAVE, Fulfilled, Fulfiller
+from curateevo_jobs.rewriting import MOST_LOST, WAVE, Fulfilled, Fulfiller
 from curateevo_jobs.stage import StageResult, StageRun
 from tests.core.evolver.llmserver import ChatServer, Handler, Reply, chat_server, completion, fails, hangs, says, sends
 
@@ -72,6 +73,7 @@ def ask(
     requests: list[Rewrite] | None = None,
     version: str = "u/0",
     price: TokenPrice | None = None,
+    texts: dict[int, Trajectory] | None = None,
     **budget: int,
 ) -> Fulfilled:
     """What becomes of one request for each row, with the cache in `store`."""
@@ -83,7 +85,7 @@ def ask(
     fulfiller = Fulfiller(
         spec, LocalStore(store), version, LeakIndex({"d": DEV}), api_key=KEY, limits=QUICK, sleep=lambda seconds: None
     )
-    return fulfiller.fulfil(asked, {row: parse_openai(trajectory(row), f"x:{row}") for row in range(ROWS)})
+    return fulfiller.fulfil(asked, texts or {row: parse_openai(trajectory(row), f"x:{row}") for row in range(ROWS)})
 
 
 class Silent:
@@ -302,6 +304,27 @@ def test_an_endpoint_that_falls_silent_is_asked_no_more(tmp_path: Path) -> None:
         assert 2 * WAVE <= len(server.requests) <= WAVE + WAVE * QUICK.tries
     assert done.counts() == {"requested": 40, "answered": WAVE, "unanswered": {"endpoint": 40 - WAVE}}
     assert list(done.answers) == many[:WAVE]
+
+
+def test_an_endpoint_that_fails_too_often_is_asked_no_more(tmp_path: Path) -> None:
+    many = [Rewrite(row, 1, RewriteKind.ANSWER, f"way {way}") for way in range(40) for row in range(ROWS)]
+    with chat_server(flaky(fails(503))) as server:
+        done = ask(tmp_path, server, requests=many)
+    assert len(done.answers) == 3 * MOST_LOST
+    reasons = [str(refused) for refused in done.unanswered.values()]
+    assert reasons.count("HTTP 503") == MOST_LOST
+    assert reasons.count(f"not asked: {MOST_LOST} had no answer: HTTP 503") == len(many) - 4 * MOST_LOST
+
+
+def test_two_requests_for_the_same_are_one_in_the_bill(tmp_path: Path) -> None:
+    same = {row: parse_openai(trajectory(0), f"x:{row}") for row in range(2 * WAVE)}
+    asked = [Rewrite(row, 1, RewriteKind.ANSWER, "as you like") for row in same]
+    with chat_server(GOOD) as server:
+        done = ask(tmp_path, server, requests=asked, texts=same)
+        sent = len(server.requests)
+        again = ask(tmp_path, server, requests=asked, texts=same)
+        assert len(server.requests) == sent
+    assert (done.calls, again.calls, len(done.answers)) == (sent, 1, 2 * WAVE)
 
 
 def test_a_refused_key_is_for_an_admin(tmp_path: Path) -> None:

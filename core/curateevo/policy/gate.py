@@ -14,7 +14,7 @@ from curateevo.api.spec import Sandbox
 from curateevo.policy.confine import Limits
 from curateevo.policy.materialise import Material, Source, materialise
 from curateevo.policy.notes import MAX_NOTE_CHARS
-from curateevo.policy.operators.items import Rewrite
+from curateevo.policy.operators.items import Item, Rewrite
 from curateevo.policy.quantity import quantity
 from curateevo.policy.recipe import Recipe
 from curateevo.policy.rewriting import Rewritten
@@ -233,8 +233,13 @@ def check_rewrites(recipe: Recipe, rewritten: Mapping[Rewrite, Rewritten] | None
 def coverage(recipe: Recipe, features: Mapping[str, list[Any]]) -> set[str]:
     """The tools that SFT rows call in kept turns, or that the trajectories of RL tasks call."""
     of_turns, of_rows = features["turn_tools"], features["tools"]
-    called = {name for item in recipe.sft for turn in item.turns for name in of_turns[item.row][turn].split(">")}
-    return {*called, *(name for task in recipe.rl for name in of_rows[task.row])} - {""}
+    called = {name for item in recipe.sft for name in called_by(item, of_turns)}
+    return called | {name for task in recipe.rl for name in of_rows[task.row]}
+
+
+def called_by(item: Item, turn_tools: Sequence[Sequence[str]]) -> frozenset[str]:
+    """The tools that an item's kept turns call. `turn_tools`: the feature, by row."""
+    return frozenset(name for turn in item.turns for name in turn_tools[item.row][turn].split(">") if name)
 
 
 def check_rare_tools(
