@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -34,7 +35,8 @@ from tests.core.evolver.llmserver import ChatServer, Handler, Reply, chat_server
 KEY = "sk-rewrite-secret"
 ROWS = 4
 DEV = "one two three four five six seven eight nine ten eleven twelve thirteen"
-QUICK = Limits(call_seconds=0.5, tries=2, first_wait_seconds=0.0)
+QUICK = Limits(call_seconds=30.0, tries=2, first_wait_seconds=0.0)
+IMPATIENT = replace(QUICK, call_seconds=2.0)
 PASSES = "def augment(items, ctx):\n    return {}"
 PLACE = "def augment(items, ctx):\n    return items"
 POLITE = "api.request_rewrite(items, ctx, kind='answer', instruction='more polite', turns=lambda i, t, f: t == 1)"
@@ -74,6 +76,7 @@ def ask(
     version: str = "u/0",
     price: TokenPrice | None = None,
     texts: dict[int, Trajectory] | None = None,
+    limits: Limits = QUICK,
     **budget: int,
 ) -> Fulfilled:
     """What becomes of one request for each row, with the cache in `store`."""
@@ -83,7 +86,7 @@ def ask(
         llm=LlmEndpoint(base_url=server.url, model="m", price=price), budget=LlmBudget(**{"calls": 2000, **budget})
     )
     fulfiller = Fulfiller(
-        spec, LocalStore(store), version, LeakIndex({"d": DEV}), api_key=KEY, limits=QUICK, sleep=lambda seconds: None
+        spec, LocalStore(store), version, LeakIndex({"d": DEV}), api_key=KEY, limits=limits, sleep=lambda seconds: None
     )
     return fulfiller.fulfil(asked, texts or {row: parse_openai(trajectory(row), f"x:{row}") for row in range(ROWS)})
 
@@ -153,8 +156,7 @@ def rewrites(change: Callable[[str], str]) -> Reply:
     """Answers with the text that was sent, changed."""
 
     def reply(handler: Handler) -> None:
-        server: Any = handler.server
-        asked = server.requests[-1]["messages"][1]["content"]
+        asked = handler.body["messages"][1]["content"]
         shown = json.loads(asked.partition('<data name="text">\n')[2].partition("\n</data>")[0])
         handler.send(200, completion(json.dumps({"text": change(shown["text"])})))
 
@@ -259,12 +261,11 @@ def test_there_is_nothing_to_ask_where_there_is_no_text(tmp_path: Path) -> None:
         assert not server.requests
 
 
-def flaky(bad: Reply, good: Reply = GOOD) -> Reply:
-    """Answers for all but row 2."""
+def flaky(bad: Reply, sign: str = "W2") -> Reply:
+    """Answers well where `sign` does not stand in the question: for all but row 2."""
 
     def reply(handler: Handler) -> None:
-        server: Any = handler.server
-        (bad if "W2" in server.requests[-1]["messages"][1]["content"] else good)(handler)
+        (bad if sign in handler.body["messages"][1]["content"] else GOOD)(handler)
 
     return reply
 
@@ -282,7 +283,7 @@ LOST: dict[str, Reply] = {
 @pytest.mark.parametrize("what", LOST)
 def test_a_request_that_gets_no_answer_is_asked_again_another_time(what: str, tmp_path: Path) -> None:
     with chat_server(flaky(LOST[what])) as server:
-        done = ask(tmp_path, server)
+        done = ask(tmp_path, server, limits=IMPATIENT if what == "silent" else QUICK)
     assert done.counts() == {"requested": ROWS, "answered": ROWS - 1, "unanswered": {"endpoint": 1}}
     assert not done.is_final
     assert [row["row"] for row in done.to_rows() if row.get("unanswered") and row["detail"]] == [2]
@@ -298,8 +299,9 @@ def test_an_endpoint_that_answers_nothing_is_tried_again_later(tmp_path: Path) -
 
 
 def test_an_endpoint_that_falls_silent_is_asked_no_more(tmp_path: Path) -> None:
-    many = [Rewrite(row, 1, RewriteKind.ANSWER, f"way {way}") for way in range(10) for row in range(ROWS)]
-    with chat_server(*[GOOD] * WAVE, fails(503)) as server:
+    ways = ["well"] * (WAVE // ROWS) + ["badly"] * 8
+    many = [Rewrite(row, 1, RewriteKind.ANSWER, f"{way} {n}") for n, way in enumerate(ways) for row in range(ROWS)]
+    with chat_server(flaky(fails(503), "badly")) as server:
         done = ask(tmp_path, server, requests=many)
         assert 2 * WAVE <= len(server.requests) <= WAVE + WAVE * QUICK.tries
     assert done.counts() == {"requested": 40, "answered": WAVE, "unanswered": {"endpoint": 40 - WAVE}}

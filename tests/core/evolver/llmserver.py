@@ -16,10 +16,13 @@ PROMPT_TOKENS, COMPLETION_TOKENS = 900, 100
 class Handler(BaseHTTPRequestHandler):
     """Answers the n-th request with the n-th reply, the last one again and again."""
 
+    body: dict[str, Any]
+    """The request that is answered: the last one of the server may be another thread's."""
+
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         server: Any = self.server
-        server.requests.append(body)
+        server.requests.append(self.body)
         server.keys.append(self.headers["authorization"])
         server.replies[min(len(server.requests), len(server.replies)) - 1](self)
 
@@ -41,6 +44,7 @@ class Handler(BaseHTTPRequestHandler):
 
 class ChatServer(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 64
     replies: list[Reply]
     requests: list[dict[str, Any]]
     keys: list[str]
