@@ -18,15 +18,22 @@ from curateevo_jobs.agents.chat import Answer, Generation, parse_call
 from curateevo_jobs.agents.episode import Episode, Rules, play_one
 from curateevo_jobs.agents.scripted import Scripted, in_turn
 from curateevo_jobs.benchmarks import registry
+from curateevo_jobs.benchmarks.acebench import gold as acebench
+from curateevo_jobs.benchmarks.acebench.suite import FAMILIES as ACEBENCH_FAMILIES
 from curateevo_jobs.benchmarks.base import Suite, Task
 from curateevo_jobs.benchmarks.bfcl import gold as bfcl
 from curateevo_jobs.benchmarks.bfcl.categories import GROUPS
 from curateevo_jobs.benchmarks.tau2 import gold as tau2
+from tests.conftest import ACEBENCH
 from tests.jobs.simulated_user import simulated_user
 
 RULES = Rules(Generation(0.0, 1), max_turns=100)
-FAMILIES = {"bfcl": list(GROUPS), "tau2": ["airline", "retail", "telecom-solo", "mock", "mock-solo"]}
-UNANSWERABLE = bfcl.UNANSWERABLE | tau2.UNANSWERABLE
+FAMILIES = {
+    "bfcl": list(GROUPS),
+    "tau2": ["airline", "retail", "telecom-solo", "mock", "mock-solo"],
+    "acebench": list(ACEBENCH_FAMILIES),
+}
+UNANSWERABLE = bfcl.UNANSWERABLE | tau2.UNANSWERABLE | acebench.UNANSWERABLE
 
 Agent = Callable[[Task], Sequence[Answer]]
 
@@ -54,7 +61,7 @@ def least(schema: dict[str, Any]) -> Any:
 
 AGENTS: dict[str, dict[str, Agent]] = {
     name: {"gold": module.gold_answers, "nothing": nothing, "random": at_random}
-    for name, module in (("bfcl", bfcl), ("tau2", tau2))
+    for name, module in (("bfcl", bfcl), ("tau2", tau2), ("acebench", acebench))
 }
 
 
@@ -79,7 +86,11 @@ def main() -> int:
     families = asked.families or FAMILIES[asked.suite]
     unexpected = []
     with simulated_user() as user:
-        params = {"bfcl": {"categories": families}, "tau2": {"domains": families, "user": user}}[asked.suite]
+        params = {
+            "bfcl": {"categories": families},
+            "tau2": {"domains": families, "user": user},
+            "acebench": {"families": families, "user": user, "folder": str(ACEBENCH)},
+        }[asked.suite]
         tasks = suite.tasks(params)
         print("| family | tasks | " + " | ".join(agents) + " | seconds |\n|---|" + "---|" * (len(agents) + 2))
         for family in dict.fromkeys(task.family for task in tasks):

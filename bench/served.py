@@ -14,6 +14,7 @@ from curateevo_jobs.agents.endpoint import Endpoint
 from curateevo_jobs.agents.vllm import serve
 from curateevo_jobs.benchmarks import registry, toolworld
 from curateevo_jobs.suite_run import SuiteRun, run_suite
+from tests.conftest import ACEBENCH
 from tests.jobs.simulated_user import simulated_user
 
 BASE = Path(toolworld.__file__).parent / "base"
@@ -24,6 +25,7 @@ RUNS = (
     ),
     ("tau2", {"domains": ["airline", "retail", "telecom", "mock-solo"], "perDomain": 5}),
     ("tau2", {"domains": ["telecom-solo"], "perDomain": 20}),
+    ("acebench", {"perFamily": 5, "folder": str(ACEBENCH)}),
 )
 
 
@@ -45,7 +47,9 @@ def main() -> int:
             )
             for number, (name, params) in enumerate(RUNS):
                 request = SuiteRun(
-                    suite=SuiteRef(name=name, params={**params, **({"user": user} if name == "tau2" else {})}),
+                    suite=SuiteRef(
+                        name=name, params={**params, **({"user": user} if name in ("tau2", "acebench") else {})}
+                    ),
                     endpoint=server.base_url,
                     model=server.model,
                     sampling=Sampling(max_turns=20, max_tokens=128),

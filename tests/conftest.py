@@ -17,6 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 START_SECONDS = 30.0
 DATA = Path(os.environ.get("CURATEEVO_TEST_DATA", ROOT.parent / "shared" / "data"))
+ACEBENCH = DATA / "acebench" / "data_all"
 
 
 @pytest.fixture(scope="session")

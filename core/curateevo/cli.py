@@ -234,7 +234,7 @@ def curate(
 
 @app.command()
 def evaluate(
-    suite: Annotated[str, typer.Option(help="toolworld, bfcl, tau2, or a plug-in's name")],
+    suite: Annotated[str, typer.Option(help="toolworld, bfcl, tau2, acebench, or a plug-in's name")],
     endpoint: Annotated[str, typer.Option(help="an OpenAI-compatible server, with its /v1; key in CURATEEVO_API_KEY")],
     model: Annotated[str, typer.Option(help="the model's name on that server")],
     output: Annotated[Path, typer.Option("-o", "--output", help="folder; the same command goes on in it")],

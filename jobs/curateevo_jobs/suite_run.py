@@ -158,6 +158,7 @@ def _result(planned: Planned, episode: Episode) -> JsonObject:
         "family": planned.task.family,
         "repeat": planned.repeat,
         "success": score.success if score else None,
+        "reward": score.reward if score else None,
         "checks": score.checks if score else {},
         "turns": episode.turns,
         "tokens": episode.tokens,
@@ -212,14 +213,17 @@ def _floors(request: SuiteRun, tasks: Sequence[Task], suite: Suite, path: Path, 
 def summarise(
     request: SuiteRun, tasks: Sequence[Task], rows: Sequence[JsonObject], floors: Mapping[str, float], repeats: int
 ) -> JsonObject:
-    """Success by family and over all tasks: means over tasks of the mean over a task's measured repeats."""
+    """Success by family and over all tasks: means over tasks of the mean over a task's measured repeats. By family,
+    also the mean reward of the measured episodes: what the suite says of how far they came."""
     by_family: dict[str, list[str]] = {}
     for task in tasks:
         by_family.setdefault(task.family, []).append(task.id)
     values: dict[str, list[float]] = {}
+    rewards: dict[str, list[float]] = {}
     for row in rows:
         if row["success"] is not None:
             values.setdefault(row["task"], []).append(row["success"])
+            rewards.setdefault(row["family"], []).append(row["reward"])
     errors = Counter(row["error"].partition(":")[0] for row in rows if row["error"] is not None)
     checks = Counter(name for row in rows for name, value in row["checks"].items() if value)
     families = {
@@ -227,6 +231,7 @@ def summarise(
             **_spread([fmean(values[i]) for i in ids if i in values]),
             "tasks": len(ids),
             "nothing": floors.get(name),
+            "reward": fmean(rewards[name]) if name in rewards else None,
         }
         for name, ids in by_family.items()
     }

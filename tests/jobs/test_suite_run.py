@@ -57,7 +57,7 @@ def run(folder: Path, agent: Scripted, **more: Any) -> dict[str, Any]:
 def test_scores_are_shown_by_family_with_what_doing_nothing_scores(tmp_path: Path) -> None:
     scores = run(tmp_path, Scripted(gold, 4))
     assert scores["families"]["irrelevance"] == {
-        "success": 1.0, "standard_error": 0.0, "measured": 4, "tasks": 4, "nothing": 1.0,
+        "success": 1.0, "standard_error": 0.0, "measured": 4, "tasks": 4, "nothing": 1.0, "reward": 1.0,
     }  # fmt: skip
     assert scores["families"]["multi_turn_base"]["success"] == 1.0
     assert scores["families"]["multi_turn_base"]["nothing"] == 0.0

@@ -78,7 +78,7 @@ def test_a_plug_in_is_found_and_its_name_is_valid_in_a_spec(site: Path) -> None:
 
 def test_an_unknown_name_is_refused_with_all_that_are_known(site: Path) -> None:
     install(site)
-    with pytest.raises(SpecInvalid, match=r"known: toolworld, corpus, bfcl, tau2, parrot-1"):
+    with pytest.raises(SpecInvalid, match=r"known: toolworld, corpus, bfcl, tau2, acebench, parrot-1"):
         registry.suite("nonsense")
 
 

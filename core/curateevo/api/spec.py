@@ -112,7 +112,7 @@ class BaseModelRef(Model):
 
 class SuiteRef(Model):
     name: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$", max_length=63)]
-    """toolworld, bfcl, tau2, `corpus` (next calls of held-out corpus trajectories), or the name of a plug-in."""
+    """toolworld, bfcl, tau2, acebench, `corpus` (next calls of held-out corpus trajectories), or a plug-in's name."""
     params: Args = Field(default_factory=dict)
     """What the suite takes; see its page."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from curateevo.api.errors import ContractBroken, SpecInvalid
 from curateevo_jobs.benchmarks.base import Suite
 
-NAMES = ("toolworld", "corpus", "bfcl", "tau2")
+NAMES = ("toolworld", "corpus", "bfcl", "tau2", "acebench")
 GROUP = "curateevo.suites"
 
 
@@ -34,6 +34,10 @@ def suite(name: str, inputs: Path | None = None) -> Suite:
             from curateevo_jobs.benchmarks.tau2.suite import Tau2Suite
 
             return Tau2Suite()
+        case "acebench":
+            from curateevo_jobs.benchmarks.acebench.suite import AcebenchSuite
+
+            return AcebenchSuite()
         case _:
             return _plugged_in(name)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from curateevo.api.errors import ContractBroken
 from curateevo_jobs.benchmarks.acebench.instructions import STEPS, TALK
-from curateevo_jobs.benchmarks.acebench.milestones import read_milestones
+from curateevo_jobs.benchmarks.acebench.milestones import Milestone, read_milestones
 from curateevo_jobs.benchmarks.base import JsonObject, Task
 from curateevo_jobs.benchmarks.reading import read_items
 from curateevo_jobs.benchmarks.simulator import Simulator
@@ -25,6 +26,9 @@ LAYOUT = (
 CORRECTED = {"ReminderAPI": "ReminderApi", "Reminderpi": "ReminderApi", "BaseAPI": "BaseApi", "Baspi": "BaseApi"}
 """Class names that the data misspells. The official code takes them for other classes, and compares nothing."""
 JSON_TYPES = {"dict": "object", "list": "array"}
+DOING = ("add_", "cancel_", "delete_", "modify_", "reserve_", "send_", "view_")
+"""How the functions begin that a scenario is about."""
+WHOM = ("username", "user_id", "sender_name", "flight_no", "new_flight_no")
 
 
 def tasks_of(family: str, folder: Path, simulator: Simulator | None) -> list[Task]:
@@ -43,7 +47,9 @@ def tasks_of(family: str, folder: Path, simulator: Simulator | None) -> list[Tas
         try:
             tasks.append(_build(family, language, item, truths[item["id"]], simulator))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ContractBroken(f"suite acebench: {questions}: {item['id']} can't be read: {error!r}", LAYOUT) from error
+            raise ContractBroken(
+                f"suite acebench: {questions}: {item['id']} can't be read: {error!r}", LAYOUT
+            ) from error
     return tasks
 
 
@@ -87,9 +93,17 @@ def _build(family: str, language: str, item: JsonObject, truth: JsonObject, simu
         tools=tuple(tools),
         state=json.dumps(state, ensure_ascii=False),
         later_prompts=(told,) if simulator is not None else (),
-        # Items of one question differ in how the world begins, and the languages in the words.
-        group=f"acebench/{json.dumps(truth['ground_truth'][-1], sort_keys=True)}",
+        group=_group(state["milestones"][0]),
     )
+
+
+def _group(way: Sequence[Milestone]) -> str:
+    """Tasks in which the same people and flights want the same done are one scenario: they differ in how the world
+    begins, in language, and in whether there is a user. Digested, since it says what to do."""
+    calls = [call for milestone in way for call in milestone]
+    done = {name for name, _ in calls if name.startswith(DOING)}
+    whom = {str(arguments[key]) for _, arguments in calls for key in WHOM if key in arguments}
+    return f"acebench/{sha256(json.dumps([sorted(done), sorted(whom)]).encode()).hexdigest()[:16]}"
 
 
 def _class(name: str) -> str:

@@ -25,7 +25,7 @@ ORDER = "add_food_delivery_order"
 
 
 def gold_answers(task: Task) -> list[Answer]:
-    """What to answer, in order, to be right: one call at a time, then the end. With a user, who need not say anything."""
+    """What to answer, in order, to be right: one call at a time, then the end; a user need not say anything."""
     state = json.loads(task.state)
     calls = [(name, arguments) for milestone in state["milestones"][0] for name, arguments in milestone]
     logged_in = state["world"]["config"].get("BaseApi", {}).get("logged_in", True)
@@ -43,6 +43,9 @@ def mended(name: str, calls: Sequence[Call], logged_in: bool) -> list[Call]:
         made.insert([n for n, _ in made].index(ORDER), ("login_food_platform", who))
     if name in ("agent_multi_step_14", "agent_multi_step_15", "agent_multi_step_16", "agent_multi_step_17"):
         # The task asks for the latest message to be deleted, and so does the reference of all but 16.
-        latest = {"get_earliest_message_id": ("get_latest_message_id", {}), "delete_message": ("delete_message", {"message_id": 4})}
+        latest = {
+            "get_earliest_message_id": ("get_latest_message_id", {}),
+            "delete_message": ("delete_message", {"message_id": 4}),
+        }
         made = [latest.get(n, (n, a)) for n, a in made]
     return made

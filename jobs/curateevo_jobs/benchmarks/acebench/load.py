@@ -18,8 +18,10 @@ from evalscope.benchmarks.acebench.prompts import agent_prompt_set
 
 LANGUAGES = ("en", "zh")
 CALL_FORMAT = re.compile(
-    r"^(Function Calls:|函数调用：)\n|^(When a function call is needed|当需要进行函数调用时).*\n|(, in the format |，调用形式为)\[ApiName.*$",
-    re.MULTILINE,
+    r"""^(Function\ Calls:|函数调用：)\n
+    | ^(When\ a\ function\ call\ is\ needed|当需要进行函数调用时).*\n
+    | (,\ in\ the\ format\ |，调用形式为)\[ApiName.*$""",
+    re.MULTILINE | re.VERBOSE,
 )
 """What the prompts say of how a call is written: here calls are the API's own."""
 

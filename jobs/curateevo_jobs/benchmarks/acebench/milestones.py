@@ -26,9 +26,7 @@ def read_calls(text: str) -> Milestone:
     """The calls of a text. Raises ValueError."""
     try:
         body = ast.parse(_QUOTED.sub(lambda m: repr(m[2]), text.strip()), mode="eval").body
-        if not isinstance(body, ast.List):
-            raise ValueError("no list")
-        return [_call(element) for element in body.elts]
+        return [_call(element) for element in (body.elts if isinstance(body, ast.List) else [body])]
     except (SyntaxError, ValueError) as error:
         raise ValueError(f"no list of calls: {text!r}") from error
 

@@ -76,7 +76,7 @@ class Steps:
 
     def _hear(self, text: str) -> UserTurn | None:
         self.messages += 1
-        return UserTurn(({"role": "user", "content": NUDGE},))
+        return None if self.closed() else UserTurn(({"role": "user", "content": NUDGE},))
 
     def _ask(self, more: JsonObject) -> JsonObject:
         return inside().ask({**self.state["world"], "calls": self.calls, **more})
