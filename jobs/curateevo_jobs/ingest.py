@@ -54,7 +54,7 @@ def ingest(run: StageRun, params: IngestParams) -> StageResult:
         points = hold_out(layout.iterate_trajectories(rows.filter(is_held)), held_out.params)
         _write_held_out(points, run.output)
         dev = [DevTask(r["id"], r["family"], r["group"], "") for r in points] + dev
-        leaked = _held_runs(rows.filter(is_held)) + leaked
+        leaked = held_runs(rows.filter(is_held)) + leaked
         rows, features = rows.filter(~is_held), features.filter(~is_held)
     if params.suites and not dev:
         raise ContractBroken("evaluation.suites: no dev tasks at all", "check the suites' params")
@@ -118,7 +118,8 @@ def read_sources(run: StageRun, sources: Sequence[CorpusSource], dev_prompts: di
     )
 
 
-def _held_runs(rows: pl.LazyFrame) -> list[SetAside]:
+def held_runs(rows: pl.LazyFrame) -> list[SetAside]:
+    """Why runs of held-out tasks are left out."""
     found = rows.select("id", "source").collect().iter_rows()
     return [SetAside(source, 0, f"{name}: its task is held out for evaluation") for name, source in found]
 

@@ -11,11 +11,14 @@ import polars as pl
 import pytest
 
 from curateevo.api.errors import Transient
+from curateevo.report.leaks import leaks_of
 from curateevo.trajectories import corpus as layout
 from curateevo.trajectories.formats.openai import parse_openai
 from curateevo.trajectories.model import Trajectory
+from curateevo.trajectories.reading import write_set_aside
 from curateevo_jobs.benchmarks import registry
 from curateevo_jobs.benchmarks.toolworld.corpus import generate
+from curateevo_jobs.ingest import held_runs
 from curateevo_jobs.intake import Batch, file_batches, row_batches, take_in
 
 
@@ -77,3 +80,21 @@ class Fatal(PosixPath):
 
     def __reduce__(self) -> Any:
         return os._exit, (9,)
+
+
+def test_the_report_reads_what_ingest_writes(tmp_path: Path) -> None:
+    long = "please book the cheapest flight from new york to seattle on may twentieth for two people"
+    prompts = {"flights/1": long, "cars/1: a red one": "a red car, please"}
+    runs = [talk("a", f"Hi: {long}"), talk("b", long), talk("c", "a red car, please"), talk("d", "hello")]
+    intake = take_in(row_batches(runs), tmp_path, prompts, processes=1, on_rows=lambda rows: None)
+    write_set_aside([*intake.leaked, *held_runs(intake.rows())], tmp_path / "leaked.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "leaked.jsonl").read_text().splitlines()]
+    cars, flights, held_out = leaks_of(rows, ["cars", "flights", "corpus"])
+    assert (flights.suite, flights.count, flights.tasks) == ("flights", 2, 1)
+    [first] = flights.examples
+    assert (first.run, first.how) == ("a:1: a", "it shares 13 words in a row with dev task")
+    assert first.quote == repr(" ".join(long.split()[:13]))
+    assert [(e.task, e.how, e.quote) for e in cars.examples] == [
+        ("cars/1: a red one", "its prompt equals that of dev task", "'a red car please'")
+    ]
+    assert (held_out.suite, held_out.count, held_out.tasks) == ("corpus", 1, 0)

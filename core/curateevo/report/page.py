@@ -17,6 +17,7 @@ from curateevo.evolution.acceptance import detectable_gain
 from curateevo.local.objects import RunFolder
 from curateevo.report import charts, representation, view, wording
 from curateevo.report.charts import Mark
+from curateevo.report.leaks import leaks_of
 from curateevo.report.sections import (
     MAX_NAME,
     Section,
@@ -139,6 +140,7 @@ def _context(story: Story, limits: Limits) -> dict[str, Any]:
         "difference": view.sealed_difference(story),
         "costs": view.costs_of(story),
         "ingest": story.ingest.summary if story.ingest and isinstance(story.ingest.summary, IngestSummary) else None,
+        "leaks": leaks_of(story.leaked, [suite.name for suite in spec.evaluation.suites]),
         "corpus": story.corpus_profile,
         "corpus_success": success_share(story.corpus_profile),
         "corpus_families": top_families(story.corpus_profile)[:24],

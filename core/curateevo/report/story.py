@@ -58,6 +58,8 @@ class Story:
     """Rounds in which nothing was proposed: they have a decision and no version."""
     runs: dict[Stage, Manifest] = field(default_factory=dict)
     """floors and seal, as far as they are done."""
+    leaked: list[Any] = field(default_factory=list)
+    """Rows of ingest's `leaked.jsonl`: trajectories that were kept out, and why."""
     sealed_tasks: ScoreTable | None = None
     """First and last champion on the sealed test, task by task."""
 
@@ -86,6 +88,7 @@ def read_story(folder: RunFolder) -> Story:
         sealed=sealed,
         skipped=_skipped(store, uid, evolution.status.decided, versions),
         runs=runs,
+        leaked=_json_lines(store, ingest, "leaked.jsonl"),
         sealed_tasks=_table(store, runs.get(Stage.SEAL), "test/scores.json"),
     )
 
@@ -191,6 +194,15 @@ def _json(store: Store, manifest: Manifest | None, path: str) -> JsonObject | No
     except (CurateEvoError, ValueError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def _json_lines(store: Store, manifest: Manifest | None, path: str) -> list[Any]:
+    if manifest is None or not manifest.has(path):
+        return []
+    try:
+        return [json.loads(line) for line in store.read(manifest.file(path).ref).splitlines()]
+    except (CurateEvoError, ValueError):
+        return []
 
 
 def _text(store: Store, key: str) -> str:

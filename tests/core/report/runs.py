@@ -87,6 +87,19 @@ class Candidate:
     source: str = ""
 
 
+LEAKED = "".join(
+    json.dumps({"file": f"chat.jsonl:{n}", "line": 0, "reason": reason}) + "\n"
+    for n, reason in enumerate(
+        (
+            "run-1: it is dev task toolworld/refund/1",
+            "run-2: it shares 13 words in a row with dev task toolworld/refund/1: 'give me <b>my</b> money'",
+            *(f"run-{k}: its prompt equals that of dev task toolworld/ship/{k}: 'where is it'" for k in range(9)),
+            "run-3: its task is held out for evaluation",
+        )
+    )
+)
+
+
 @dataclass(slots=True)
 class Maker:
     """Writes one run folder."""
@@ -141,7 +154,8 @@ class Maker:
             dev_tasks={"diag": 120, "sel": SEL_TASKS, "test": 240},
         )
         usage = Usage(seconds=31.2, cpu_seconds=29.0, peak_bytes=900 << 20)
-        self.artifact(Stage.INGEST, None, {"profile.json": profile(1.0, families)}, summary, usage)
+        files = {"profile.json": profile(1.0, families), "leaked.jsonl": LEAKED}
+        self.artifact(Stage.INGEST, None, files, summary, usage)
 
     def floors(self) -> None:
         scores = {
@@ -689,7 +703,10 @@ def odd(root: Path) -> RunFolder:
     maker.artifact(
         Stage.INGEST,
         None,
-        {"profile.json": {"families": [1], "success": None, "turns": "many", "turn_flags": 3}},
+        {
+            "profile.json": {"families": [1], "success": None, "turns": "many", "turn_flags": 3},
+            "leaked.jsonl": '7\n{"reason": 3}\n{"file": "a:1", "reason": "who knows"}\n',
+        },
         IngestSummary(trajectories=0, turns=0, successes=0, set_aside=0, leaked=0),
     )
     lost = candidates()[1]

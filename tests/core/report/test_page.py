@@ -179,7 +179,7 @@ def test_a_complete_run_tells_its_result_and_its_limits(read: Pages) -> None:
 
 
 def test_only_the_champion_is_open(read: Pages) -> None:
-    sections = [attrs for tag, attrs in read(runs.complete).tags if tag == "details"]
+    sections = [attrs for tag, attrs in read(runs.complete).tags if tag == "details" and attrs["id"] != "leaks"]
     assert [a["id"] for a in sections] == ["v0", "v1", "v2", "v3", "v4", "v5", "v7"]
     assert [a["id"] for a in sections if "open" in a] == ["v7"]
 
@@ -245,6 +245,14 @@ def test_a_run_of_many_versions_fits_on_the_page_and_says_what_it_leaves_out(tmp
     page = write_report(folder, tmp_path / "report.html").read_text(encoding="utf-8")
     assert len(page.encode()) < MAX_BYTES
     assert "older versions that were not committed are left out" in page and "v169" in page
+
+
+def test_what_was_kept_out_is_told_by_suite_with_the_words(read: Pages) -> None:
+    text = read(runs.complete).words
+    assert "11 trajectories removed , which contain 10 of its tasks" in text.replace("removed,", "removed ,")
+    assert "toolworld/refund/1" in text
+    assert "where is it" in text
+    assert "its task is held out for evaluation" in text
 
 
 def test_every_phase_and_reason_has_words() -> None:
