@@ -204,10 +204,10 @@ def _load(model: Path) -> Any:
 def _measure_families(
     model: Path, rows: Sequence[RlRow], suites: Mapping[str, Suite], params: TrainParams
 ) -> dict[str, float]:
-    from curateevo_jobs.training.grpo import TOOL_ITERATIONS
+    from curateevo_jobs.training.grpo import turns_at
 
-    turns = int(params.training.grpo.args.get("max_tool_calling_iterations") or TOOL_ITERATIONS) + 1
-    rules = Rules(Generation(0.0, answer_tokens(params)), turns)
+    grpo = params.training.grpo
+    rules = Rules(Generation(0.0, answer_tokens(params)), turns_at(grpo, grpo.max_steps) + 1)
     return gate.measure_families(_load(model), gate.sample_families(rows), suites, rules)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from curateevo.api.errors import ContractBroken, SpecInvalid
-from curateevo.api.spec import BaseModelRef, ReleaseGate
+from curateevo.api.spec import BaseModelRef, Grpo, Horizon, ReleaseGate
 from curateevo_jobs.agents.chat import Answer, Conversation, Generation, parse_call
 from curateevo_jobs.agents.episode import Rules
 from curateevo_jobs.agents.nothing import Nothing
@@ -274,3 +274,11 @@ class TestMix:
         assert [leg.steps for leg in plan_legs(acting, 8)] == [8]
         assert [leg.steps for leg in plan_legs([*acting, *matching], 1)] == [1]
         assert plan_legs([], 8) == []
+
+    def test_turns_grow_by_step_in_whatever_order_they_are_told(self) -> None:
+        from curateevo_jobs.training.grpo import turns_at
+
+        phases = (Horizon(from_step=20, max_turns=9), Horizon(from_step=5, max_turns=3))
+        assert [turns_at(Grpo(horizon=phases), n) for n in (0, 5, 19, 20, 99)] == [3, 3, 3, 9, 9]
+        assert turns_at(Grpo(), 5) == 10
+        assert turns_at(Grpo(args={"max_tool_calling_iterations": 4}), 5) == 4

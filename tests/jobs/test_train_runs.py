@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from curateevo.api.errors import ContractBroken, SpecInvalid
-from curateevo.api.spec import Lora, ReleaseGate
+from curateevo.api.spec import Horizon, Lora, ReleaseGate
 from curateevo.api.stage import Outcome, TrainSummary
 from tests.jobs import test_train_support as support
 
@@ -220,3 +220,18 @@ def test_a_base_that_is_not_there_breaks_the_contract(tmp_path: Path) -> None:
     params = support.train_params(tmp_path / "nowhere")
     with pytest.raises(ContractBroken, match=r"config\.json"):
         train(support.make_run(tmp_path, params), params)
+
+
+def test_a_growing_horizon_is_the_same_after_a_kill(base: Path, tmp_path: Path) -> None:
+    horizon = (Horizon(from_step=0, max_turns=1), Horizon(from_step=2, max_turns=3))
+    params = support.train_params(base, sft_steps=2, horizon=horizon)
+    sft, rl = support.sft_rows(), support.letter_rows()
+    whole = support.train_apart(tmp_path / "whole", params, sft, rl)
+    killed = support.train_apart(tmp_path / "killed", params, sft, rl, kill_at=("grpo", 3))
+    assert killed.exit_code == -signal.SIGKILL
+    resumed = support.train_apart(tmp_path / "killed", params, sft, rl)
+    for ended in (whole, resumed):
+        rows = support.read_rows(ended.run.output / "metrics-0.jsonl")
+        assert [row["horizon"] for row in rows if row["phase"] == "grpo-environment"] == [1, 1, 3, 3]
+    weights = [(e.run.output / "model-0" / "model.safetensors").read_bytes() for e in (whole, resumed)]
+    assert weights[0] == weights[1]

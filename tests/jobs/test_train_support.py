@@ -167,6 +167,7 @@ def train_params(base: Path, **changes: Any) -> TrainParams:
         max_steps=changes.pop("grpo_steps", 4),
         learning_rate=1e-3,
         args={**grpo_args, **changes.pop("grpo_args", {})},
+        horizon=changes.pop("horizon", ()),
         enabled=changes.pop("grpo_enabled", True),
     )
     gate = changes.pop("gate", ReleaseGate(min_call_rate=0.0, max_dead_group_fraction=1.0, max_family_drop=1.0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 
 from curateevo.api.spec import EvolutionSpec, ProposerType
 
@@ -45,6 +46,11 @@ def _splits_sum(spec: EvolutionSpec) -> bool:
 def _one_initial_policy(spec: EvolutionSpec) -> bool:
     initial = spec.policy.initial
     return sum(x is not None for x in (initial.builtin, initial.config_map_key_ref, initial.uri)) == 1
+
+
+def _horizon_grows(spec: EvolutionSpec) -> bool:
+    pairs = product(spec.training.grpo.horizon, repeat=2)
+    return all((a.from_step < b.from_step) == (a.max_turns < b.max_turns) for a, b in pairs)
 
 
 RULES: tuple[Rule, ...] = (
@@ -132,6 +138,13 @@ RULES: tuple[Rule, ...] = (
         "at least one of sft.enabled and grpo.enabled must be true",
         "self.training.sft.enabled || self.training.grpo.enabled",
         lambda s: s.training.sft.enabled or s.training.grpo.enabled,
+    ),
+    Rule(
+        "spec.training.grpo.horizon",
+        "maxTurns must grow with fromStep, e.g. [{fromStep: 0, maxTurns: 5}, {fromStep: 100, maxTurns: 10}]",
+        "self.training.grpo.horizon.all(a, self.training.grpo.horizon.all(b, "
+        "(a.fromStep < b.fromStep) == (a.maxTurns < b.maxTurns)))",
+        _horizon_grows,
     ),
     Rule(
         "spec.objective.lambda",

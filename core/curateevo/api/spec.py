@@ -294,6 +294,13 @@ class Sft(Model):
     """Any field of TRL's SFTConfig."""
 
 
+class Horizon(Model):
+    from_step: Annotated[int, Field(ge=0, le=1_000_000)]
+    """Steps done when it begins to hold; the earliest one holds from the start."""
+    max_turns: Annotated[int, Field(ge=1, le=1000)]
+    """Turns that call tools in a rollout, at most."""
+
+
 class Grpo(Model):
     enabled: bool = True
     """Train on the RL tasks, after SFT."""
@@ -307,6 +314,9 @@ class Grpo(Model):
     """Ratio clip."""
     replay_fraction: Fraction = 0.5
     """Share of RL prompts that replay the task families which the policy did not aim at."""
+    horizon: Annotated[tuple[Horizon, ...], Field(max_length=8)] = ()
+    """How the turns of rollouts in environments grow, after ScalingInter-RL (arXiv 2509.08755), e.g. [{fromStep: 0,
+    maxTurns: 5}, {fromStep: 100, maxTurns: 10}]. Empty: `args.max_tool_calling_iterations` (10) all the time."""
     args: Args = Field(default_factory=dict)
     """Any field of TRL's GRPOConfig."""
 

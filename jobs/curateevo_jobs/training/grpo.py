@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from pathlib import Path
 from random import Random
@@ -20,6 +21,7 @@ from transformers import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 from trl.chat_template_utils import add_response_schema, qwen3_template
 
+from curateevo.api.spec import Grpo
 from curateevo_jobs.training.environments import Stage, build_stages, stage_name
 from curateevo_jobs.training.lane import Lane
 from curateevo_jobs.training.options import grpo_config
@@ -36,6 +38,8 @@ from curateevo_jobs.training.weights import (
 ORDER = (RewardKind.ACTION_MATCH, RewardKind.ENVIRONMENT)
 TOOL_ITERATIONS = 10
 """Rounds of tool calls in a rollout, at most, unless `args` says otherwise."""
+HORIZON = "horizon"
+"""The metric of the limit of turns, where it grows."""
 DEAD_GROUPS = "frac_reward_zero_std"
 """TRL's metric of the share of groups without reward variance."""
 
@@ -63,6 +67,14 @@ def plan_legs(rows: Sequence[RlRow], max_steps: int) -> list[Leg]:
     first = min(max(first, 1), max(max_steps - 1, 1))
     steps = (first, max_steps - first)
     return [Leg(kind, by_kind[kind], n) for kind, n in zip(present, steps, strict=True) if n > 0]
+
+
+def turns_at(grpo: Grpo, step: int) -> int:
+    """Rounds of tool calls in a rollout, at most, after `step` steps in environments."""
+    if not grpo.horizon:
+        return int(grpo.args.get("max_tool_calling_iterations") or TOOL_ITERATIONS)
+    phases = sorted(grpo.horizon, key=lambda phase: phase.from_step)
+    return next((p.max_turns for p in reversed(phases) if p.from_step <= step), phases[0].max_turns)
 
 
 def schedule(rows: Sequence[RlRow], count: int, replay_fraction: float, seed: int) -> list[RlRow]:
@@ -122,14 +134,19 @@ class ScheduledTrainer(GRPOTrainer):  # type: ignore[misc]
     So a prompt is the same text in SFT, GRPO and evaluation. `_env_tools` is TRL's: see the pin in pyproject.
     """
 
-    def __init__(self, stages: dict[str, Stage], **arguments: Any) -> None:
+    def __init__(self, stages: dict[str, Stage], turns: Callable[[int], int] | None, **arguments: Any) -> None:
         factories = {name: stage.factory for name, stage in stages.items()}
         super().__init__(environment_factory=factories, **arguments)
         self._env_tools = {name: list(stage.schemas) for name, stage in stages.items()}
+        self._turns = turns
+        """The limit of turns, where it grows: by the steps done and nothing else, so that resumed training is the same."""
 
     def _tool_call_loop(self, *arguments: Any, **more: Any) -> Any:
         """TRL's loop, but a tool that does not exist is the environment's to answer, as in evaluation."""
         self._sync_tool_dicts = [AnyTool(world) for world in self.environments]
+        if self._turns is not None:
+            self.max_tool_calling_iterations = self._turns(self.state.global_step)
+            self._metrics["train"][HORIZON].append(self.max_tool_calling_iterations)
         return super()._tool_call_loop(*arguments, **more)
 
 
@@ -159,8 +176,10 @@ def _build_trainer(lane: Lane, leg: Leg, start: Path, folder: Path, max_completi
     tokenizer = load_tokenizer(start, None)
     tokenizer.padding_side = "left"
     prompts = schedule(leg.rows, count_prompts(config), grpo.replay_fraction, lane.seed)
+    grows = bool(grpo.horizon) and leg.kind is RewardKind.ENVIRONMENT
     trainer = ScheduledTrainer(
         stages=build_stages(leg.rows, dict(lane.suites)),
+        turns=partial(turns_at, grpo) if grows else None,
         model=load_model(start, lora),
         args=config,
         reward_funcs=REWARDS[leg.kind],
