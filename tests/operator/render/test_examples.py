@@ -14,7 +14,7 @@ from tests.operator.render.restricted import violations
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
-@pytest.mark.parametrize("name", ["cluster", "qwen3-4b-bfcl", "qwen3-4b-tau2"])
+@pytest.mark.parametrize("name", ["cluster", "qwen3-4b-bfcl", "qwen3-4b-tau2", "qwen3-4b-acebench"])
 @pytest.mark.parametrize("stage", [s for s in Stage if s is not Stage.FLOORS])
 def test_every_stage_of_an_example_renders(name: str, stage: Stage) -> None:
     path = EXAMPLES / f"{name}.yaml"
