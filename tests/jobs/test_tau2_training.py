@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from curateevo.api.spec import Horizon
 from curateevo.api.stage import TrainSummary
 from curateevo_jobs.benchmarks.base import JsonObject, Task
 from curateevo_jobs.benchmarks.tau2.gold import gold_answers
@@ -48,7 +49,8 @@ def test_grpo_acts_and_is_rewarded_in_the_packages_world(domain: str, tmp_path: 
         support.BUILTIN_BASE,
         sft_steps=100,
         sft_args={"max_length": 2048, "lr_scheduler_type": "constant", "per_device_train_batch_size": 1},
-        grpo_args={"max_completion_length": 512, "max_tool_calling_iterations": 4, "temperature": 1.0},
+        grpo_args={"max_completion_length": 512, "temperature": 1.0},
+        horizon=(Horizon(from_step=0, max_turns=1), Horizon(from_step=2, max_turns=4)),
     )
     sft = [demonstrated(task, f"sft-{n}") for n in range(COPIES)]
     ended = support.train_apart(tmp_path, params, sft, [acted(task, f"rl-{n}") for n in range(4)])
@@ -56,4 +58,5 @@ def test_grpo_acts_and_is_rewarded_in_the_packages_world(domain: str, tmp_path: 
     assert ended.result is not None and isinstance(ended.result.summary, TrainSummary)
     assert (ended.result.summary.grpo_steps, ended.result.summary.grpo_skipped) == (4, "")
     rewards = [r["reward"] for r in support.read_rows(ended.run.output / "metrics-0.jsonl") if "reward" in r]
-    assert max(rewards) > 0.0, "the package's evaluator found a rollout right"
+    assert rewards[:2] == [0.0, 0.0], "cut short, a rollout never comes to say that it is done"
+    assert max(rewards[2:]) > 0.0, "the package's evaluator found a rollout right"

@@ -139,7 +139,7 @@ class ScheduledTrainer(GRPOTrainer):  # type: ignore[misc]
         super().__init__(environment_factory=factories, **arguments)
         self._env_tools = {name: list(stage.schemas) for name, stage in stages.items()}
         self._turns = turns
-        """The limit of turns, where it grows: by the steps done and nothing else, so that resumed training is the same."""
+        """The limit of turns, where it grows. It hangs on the steps done alone, so that what is resumed is the same."""
 
     def _tool_call_loop(self, *arguments: Any, **more: Any) -> Any:
         """TRL's loop, but a tool that does not exist is the environment's to answer, as in evaluation."""
