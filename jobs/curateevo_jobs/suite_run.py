@@ -213,17 +213,15 @@ def _floors(request: SuiteRun, tasks: Sequence[Task], suite: Suite, path: Path, 
 def summarise(
     request: SuiteRun, tasks: Sequence[Task], rows: Sequence[JsonObject], floors: Mapping[str, float], repeats: int
 ) -> JsonObject:
-    """Success by family and over all tasks: means over tasks of the mean over a task's measured repeats. By family,
-    also the mean reward of the measured episodes: what the suite says of how far they came."""
+    """Success by family and over all tasks: means over tasks of the mean over a task's measured repeats. Beside it
+    the mean reward of the measured episodes: what the suite says of how far they came."""
     by_family: dict[str, list[str]] = {}
     for task in tasks:
         by_family.setdefault(task.family, []).append(task.id)
+    measured = [row for row in rows if row["success"] is not None]
     values: dict[str, list[float]] = {}
-    rewards: dict[str, list[float]] = {}
-    for row in rows:
-        if row["success"] is not None:
-            values.setdefault(row["task"], []).append(row["success"])
-            rewards.setdefault(row["family"], []).append(row["reward"])
+    for row in measured:
+        values.setdefault(row["task"], []).append(row["success"])
     errors = Counter(row["error"].partition(":")[0] for row in rows if row["error"] is not None)
     checks = Counter(name for row in rows for name, value in row["checks"].items() if value)
     families = {
@@ -231,7 +229,7 @@ def summarise(
             **_spread([fmean(values[i]) for i in ids if i in values]),
             "tasks": len(ids),
             "nothing": floors.get(name),
-            "reward": fmean(rewards[name]) if name in rewards else None,
+            "reward": _mean([row["reward"] for row in measured if row["family"] == name]),
         }
         for name, ids in by_family.items()
     }
@@ -239,7 +237,12 @@ def summarise(
     nothing = sum((floors.get(name) or 0.0) * len(ids) for name, ids in by_family.items()) / total if total else 0.0
     return {
         **request.identity,
-        "all": {**_spread([fmean(v) for v in values.values()]), "tasks": total, "nothing": nothing},
+        "all": {
+            **_spread([fmean(v) for v in values.values()]),
+            "tasks": total,
+            "nothing": nothing,
+            "reward": _mean([row["reward"] for row in measured]),
+        },
         "families": families,
         "errors": dict(errors),
         "checks": dict(sorted(checks.items())),
@@ -251,7 +254,11 @@ def summarise(
 
 def _spread(means: Sequence[float]) -> JsonObject:
     error = stdev(means) / sqrt(len(means)) if len(means) > 1 else None
-    return {"success": fmean(means) if means else None, "standard_error": error, "measured": len(means)}
+    return {"success": _mean(means), "standard_error": error, "measured": len(means)}
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None
 
 
 if __name__ == "__main__":

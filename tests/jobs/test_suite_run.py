@@ -226,7 +226,7 @@ def test_a_run_that_is_killed_goes_on_where_it_was(server: Any, tmp_path: Path) 
     assert {BY_PROMPT[prompt].id for prompt in server.begun} <= {task.id for task in TASKS} - done
     scores = json.loads((tmp_path / "scores.json").read_text())
     assert (scores["all"]["success"], scores["missing"]) == (1.0, 0)
-    for line in ("simple_python", "multi_turn_base", "doing nothing"):
+    for line in ("simple_python", "multi_turn_base", "doing nothing", "reward"):
         assert line in second.stdout
 
 

@@ -41,12 +41,12 @@ def evaluate_served(request: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def scores_table(scores: dict[str, Any]) -> Table:
-    """Success by family, with its standard error and what doing nothing scores."""
+    """Success by family, with its standard error and what doing nothing scores; the mean reward."""
     table = Table(title=f"{scores['model']} on {scores['suite']['name']}", title_justify="left")
-    for column in ("family", "tasks", "measured", "success", "std. error", "doing nothing"):
+    for column in ("family", "tasks", "measured", "success", "std. error", "doing nothing", "reward"):
         table.add_column(column, justify="left" if column == "family" else "right")
     for name, row in (*scores["families"].items(), ("all", scores["all"])):
-        shares = (_share(row[key]) for key in ("success", "standard_error", "nothing"))
+        shares = (_share(row[key]) for key in ("success", "standard_error", "nothing", "reward"))
         table.add_row(name, str(row["tasks"]), str(row["measured"]), *shares)
     return table
 

@@ -1,4 +1,4 @@
-"""What an agent is told first: the official words, without what they say of how a call is written as text."""
+"""What an agent is told first: the official words (ACEBench, MIT), without what they say of calls written as text."""
 
 STEPS = {
     "en": """\
