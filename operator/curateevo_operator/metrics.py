@@ -83,6 +83,9 @@ class Metrics:
         self.tokens = self._gauge("evolver_tokens", "Tokens of the evolver's LLM.")
         self.calls = self._gauge("evolver_calls", "Calls of the evolver's LLM.")
         self.dollars = self._gauge("evolver_dollars", "US dollars for the evolver's LLM.")
+        self.rewriting_tokens = self._gauge("rewriting_tokens", "Tokens of the LLM that rewrites at policies' request.")
+        self.rewriting_calls = self._gauge("rewriting_calls", "Calls of that LLM.")
+        self.rewriting_dollars = self._gauge("rewriting_dollars", "US dollars for that LLM.")
         self.pending = self._gauge(
             "pending_seconds", "Seconds that the stage at work has waited for a node or a queue."
         )
@@ -186,6 +189,10 @@ class Metrics:
         self.tokens.labels(*own).set(status.spent.tokens)
         self.calls.labels(*own).set(status.spent.calls)
         self.dollars.labels(*own).set(status.spent.usd)
+        if (rewriting := status.spent.augmentation) is not None:
+            self.rewriting_tokens.labels(*own).set(rewriting.tokens)
+            self.rewriting_calls.labels(*own).set(rewriting.calls)
+            self.rewriting_dollars.labels(*own).set(rewriting.usd)
         if status.completed_at is not None:
             self.completed.labels(*own).set(status.completed_at)
         self._show_champion(own, status, found)

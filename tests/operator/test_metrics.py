@@ -22,6 +22,7 @@ from curateevo.api.evolution import (
     PolicyVersion,
     Reason,
     Spent,
+    SpentOnRewriting,
     Stage,
     StageState,
     StageStatus,
@@ -85,7 +86,10 @@ def fill(seen: Seen, name: str = "airline") -> None:
     """Every metric gets a series."""
     champion = Champion(number=0, policy_digest="p", p=0.5, c=0.1, j=0.47)
     condition = Condition(type="Stalled", status="False", reason="Running")
-    first = evolution(name, phase=EvolutionPhase.TESTING, champion=champion, conditions=(condition,), completed_at=9.0)
+    first = evolution(
+        name, phase=EvolutionPhase.TESTING, champion=champion, conditions=(condition,), completed_at=9.0,
+        spent=Spent(augmentation=SpentOnRewriting()),
+    )  # fmt: skip
     failed = stage(StageState.WAITING, infrastructure_failures=1, reason=Reason.INFRASTRUCTURE, retry_at=200.0)
     seen.show(first, version(0), version(1, train=stage(message="0/1 nodes are available"), curate=stage()))
     seen.show(first, version(0), version(1, train=stage(), curate=failed))
@@ -112,7 +116,9 @@ def test_gauges_say_what_the_status_says(seen: Seen) -> None:
     champion = Champion(number=1, policy_digest="p", p=0.5, c=0.1, j=0.47)
     status = {
         "phase": EvolutionPhase.PROPOSING, "round": 2, "streak": 1, "champion": champion,
-        "counts": Counts(committed=2, reverted=1), "spent": Spent(gpu_seconds=60.0, tokens=7, usd=0.5, calls=3),
+        "counts": Counts(committed=2, reverted=1), "spent": Spent(
+            gpu_seconds=60.0, tokens=7, usd=0.5, calls=3, augmentation=SpentOnRewriting(tokens=9, usd=0.25, calls=4)
+        ),
         "conditions": (
             Condition(type="Ready", status="False", reason="r"),
             Condition(type="Stalled", status="True", reason="r"),
@@ -130,6 +136,8 @@ def test_gauges_say_what_the_status_says(seen: Seen) -> None:
     assert seen.value("evolution_turns", resource="sft") == 70 and seen.value("evolution_turns", resource="rl") == 30
     assert seen.value("evolution_gpu_seconds") == 60 and seen.value("evolution_evolver_tokens") == 7
     assert seen.value("evolution_evolver_dollars") == 0.5 and seen.value("evolution_evolver_calls") == 3
+    assert seen.value("evolution_rewriting_tokens") == 9 and seen.value("evolution_rewriting_calls") == 4
+    assert seen.value("evolution_rewriting_dollars") == 0.25
     found = {t: seen.value("evolution_condition", type=t) for t in ("Ready", "Stalled", "QuotaReserved")}
     assert found == {"Ready": 0, "Stalled": 1, "QuotaReserved": -1}
 

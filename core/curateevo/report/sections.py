@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from markupsafe import escape
 
@@ -273,6 +273,7 @@ def _facts(story: VersionStory) -> list[tuple[str, str]]:
         out.append(("SFT data", f"{plural(s.sft_rows, 'row')}, {plural(s.sft_turns, 'turn')}"))
         out.append(("RL data", f"{plural(s.rl_tasks, 'task')}, {plural(s.rl_turns, 'turn')}"))
         out.append(("Memory", plural(s.memory_items, "note")))
+        out += _rewritten(story.profile)
         out.append(("Sandbox tier", short(s.tier, MAX_LINE) or "not recorded"))
     train = story.manifests.get(Stage.TRAIN)
     if train is not None and isinstance(train.summary, TrainSummary):
@@ -285,6 +286,21 @@ def _facts(story: VersionStory) -> list[tuple[str, str]]:
         out.append(("Released model", short(t.released, MAX_LINE) or "none"))
         out += _gate(story.training)
     return out
+
+
+def _rewritten(profile: JsonObject | None) -> list[tuple[str, str]]:
+    """How many texts the policy had rewritten, and why others were not."""
+    asked, answered = (number_of(profile, "augmentation", key) for key in ("requested", "answered"))
+    if asked is None or answered is None:
+        return []
+    told = f"{answered:,.0f} of {plural(int(asked), 'text')} that were requested"
+    reasons = (profile or {})["augmentation"].get("unanswered")
+    why = ", ".join(f"{clip(name, MAX_LINE)} {count}" for name, count in reasons.items()) if _is_counts(reasons) else ""
+    return [("Rewritten", f"{told}; not: {clip(why, MAX_QUOTE)}" if why else told)]
+
+
+def _is_counts(value: object) -> TypeGuard[dict[str, int]]:
+    return isinstance(value, dict) and all(isinstance(k, str) and isinstance(v, int) for k, v in value.items())
 
 
 def _gate(training: JsonObject | None) -> list[tuple[str, str]]:

@@ -325,6 +325,7 @@ def profile(scale: float, families: dict[str, int] | None = None) -> dict[str, A
         "tools": {"get_weather": 215},
         "sources": {"prod": 3400},
         "representation": representation(scale),
+        "augmentation": {"requested": 12, "answered": 9, "unanswered": {"budget": 1, "values": 2}},
     }
 
 

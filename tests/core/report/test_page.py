@@ -255,6 +255,10 @@ def test_what_was_kept_out_is_told_by_suite_with_the_words(read: Pages) -> None:
     assert "its task is held out for evaluation" in text
 
 
+def test_what_was_rewritten_is_told_with_the_reasons_of_the_rest(read: Pages) -> None:
+    assert "9 of 12 texts that were requested; not: budget 1, values 2" in read(runs.complete).words
+
+
 def test_every_phase_and_reason_has_words() -> None:
     assert set(PHASES) == set(EvolutionPhase)
     assert set(REASONS) == set(Reason)
