@@ -32,6 +32,7 @@ from curateevo.policy.sandbox import SandboxRun
 from curateevo.store.connect import connect
 from curateevo.trajectories import corpus as layout
 from curateevo.trajectories.columns import Columns
+from curateevo.trajectories.features import FEATURES
 from curateevo.trajectories.leakage import LeakIndex
 from curateevo.trajectories.model import JsonObject
 from curateevo.trajectories.profile import profile_of
@@ -48,6 +49,8 @@ SFT, RL, MEMORY, LINEAGE, REJECTION, REWRITES = (
     "rejection.json",
     "rewrites.jsonl",
 )
+PROFILED = tuple(name for name in FEATURES if name not in ("minhash", "turn_calls", "turn_errors"))
+"""The features that the profile and the report on representation read."""
 VISIBLE = (layout.FEATURES, layout.TRAJECTORIES)
 """The corpus, as far as a policy may read it."""
 STEPS_OF_ONE_PASS, STEPS_OF_TWO_PASSES = 4, 7
@@ -187,7 +190,7 @@ def _publish(
     for name, rows in ((SFT, material.sft), (RL, material.rl)):
         _write_lines(run.output / name, (_with_notes(row, retriever, params) for row in rows))
     _write_lines(run.output / LINEAGE, material.lineage)
-    features = layout.read_features(corpus)
+    features = layout.read_features(corpus, PROFILED)
     kept = [item.row for item in curated.recipe.sft for _ in range(item.copies)]
     turns = [len(item.turns) for item in curated.recipe.sft for _ in range(item.copies)]
     frame = features[kept].with_columns(pl.Series("turns", turns, dtype=pl.Int32))

@@ -12,7 +12,7 @@ from curateevo.api.base import digest_of
 from curateevo.api.errors import PolicyRejected
 from curateevo.api.spec import Sandbox
 from curateevo.policy.confine import Limits
-from curateevo.policy.materialise import Material, Source, materialise
+from curateevo.policy.materialise import Material, Source, materialise, rows_needed
 from curateevo.policy.notes import MAX_NOTE_CHARS
 from curateevo.policy.operators.items import Item, Rewrite
 from curateevo.policy.quantity import quantity
@@ -33,6 +33,8 @@ DROPPED_TOOLS = "dropped_tools"
 """The name in PARAMS under which a policy says why it lets rare tools go: reasons by tool."""
 MOST_TOLD = 5
 HASH_SEEDS = (1, 2)
+ASKED = ("id", "family", "turns", "tools", "turn_tools")
+"""The features that the rules and the rows need."""
 OnStep: TypeAlias = Callable[[str], None]
 """Told what is begun, for progress."""
 
@@ -125,7 +127,7 @@ def agree(policy: Path, corpus: Path, answers: Iterable[Answer], *, on_step: OnS
     """The first part of `judge`: the static rules, and both answers, which must be the same."""
     on_step("static rules")
     check_static(read_policy(policy))
-    turns = read_features(corpus)["turns"].to_list()
+    turns = read_features(corpus, ["turns"])["turns"].to_list()
     first, second = (check_answer(answer, turns) for answer in answers)
     check_deterministic(first.recipe, second.recipe)
     return first
@@ -144,13 +146,13 @@ def write_rows(
     """The second part of `judge`: the rows and their rules. `covered`: tools that the champion's data calls;
     `rewritten`: the answered requests, None where no model may be asked."""
     on_step("contract")
-    features, source = Columns(read_features(corpus)), read_policy(policy)
+    features, source = Columns(read_features(corpus, ASKED)), read_policy(policy)
     lines = stage_lines(source)
     check_size(run.recipe, features["turns"], lines)
     check_rewrites(run.recipe, rewritten, source)
     check_rare_tools(features, coverage(run.recipe, features), covered, params_of(source))
     sealed = read_sealed_states(corpus) if run.recipe.rl else {}
-    texts, ids = Texts(read_rows(corpus)), features["id"]
+    texts, ids = Texts(read_rows(corpus, rows_needed(run.recipe))), features["id"]
     made_from = Source(texts, ids, features["family"], features["turns"], sealed, rewritten or {})
     material = materialise(run.recipe, made_from)
     check_contract(material, lines, dev_prompts=dev_prompts)

@@ -56,6 +56,12 @@ class Source:
     """Each text that an item has rewritten."""
 
 
+def rows_needed(recipe: Recipe) -> set[int]:
+    """Corpus rows whose text the recipe uses."""
+    against = {m.against for m in recipe.memory if m.against is not None}
+    return {i.row for i in recipe.sft} | {t.row for t in recipe.rl} | {m.row for m in recipe.memory} | against
+
+
 def materialise(recipe: Recipe, source: Source) -> Material:
     """Every row. Problems of single rows (spans or states that are not there) are left to the contract gate: a note
     that points at nothing gets an empty content, a task without a state a null one."""

@@ -90,7 +90,7 @@ def run_policy(
         timeout_seconds=timeout_seconds,
         hash_seed=hash_seed,
     )
-    return check_answer(answer, read_features(corpus)["turns"].to_list())
+    return check_answer(answer, read_features(corpus, ["turns"])["turns"].to_list())
 
 
 def ask_policy(

@@ -66,15 +66,18 @@ class Texts(Mapping[int, Trajectory]):
     """Trajectories by row, each parsed whenever it is asked for."""
 
     def __init__(self, rows: pl.DataFrame) -> None:
+        """`rows`: as `read_rows` gives them."""
         self._rows = rows
+        self._numbers: npt.NDArray[np.uint32] = rows["row"].to_numpy()
 
     def __getitem__(self, row: int) -> Trajectory:
-        if not 0 <= row < self._rows.height:
+        place = int(np.searchsorted(self._numbers, row))
+        if place == len(self._numbers) or self._numbers[place] != row:
             raise KeyError(row)
-        return parse_row(dict(zip(self._rows.columns, self._rows.row(row), strict=True)))
+        return parse_row(dict(zip(self._rows.columns, self._rows.row(place), strict=True)))
 
     def __iter__(self) -> Iterator[int]:
-        return iter(range(self._rows.height))
+        return iter(self._numbers.tolist())
 
     def __len__(self) -> int:
         return self._rows.height

@@ -42,15 +42,15 @@ def write_rows(rows: pl.LazyFrame, folder: Path) -> None:
 
 def read_trajectories(folder: Path, rows: Iterable[int] | None = None) -> dict[int, Trajectory]:
     """Trajectories by row number; only those in `rows` when given. Sealed states are not joined."""
+    return {record["row"]: parse_row(record) for record in read_rows(folder, rows).iter_rows(named=True)}
+
+
+def read_rows(folder: Path, rows: Iterable[int] | None = None) -> pl.DataFrame:
+    """Trajectories, all or some, as rows of `ROW_SCHEMA` behind their number, `row`; their texts are not parsed."""
     frame = pl.scan_parquet(folder / TRAJECTORIES).with_row_index("row")
     if rows is not None:
         frame = frame.filter(pl.col("row").is_in(sorted(set(rows))))
-    return {record["row"]: parse_row(record) for record in frame.collect().iter_rows(named=True)}
-
-
-def read_rows(folder: Path) -> pl.DataFrame:
-    """All trajectories as rows of `ROW_SCHEMA`: their texts as they are on disk, not parsed."""
-    return pl.read_parquet(folder / TRAJECTORIES)
+    return frame.collect(engine="streaming")
 
 
 def iterate_trajectories(rows: pl.LazyFrame) -> Iterator[Trajectory]:
@@ -67,9 +67,10 @@ def read_sealed_states(folder: Path) -> dict[str, tuple[str | None, str | None]]
     return {record["id"]: (record["env"], record["state"]) for record in frame.iter_rows(named=True)}
 
 
-def read_features(folder: Path) -> pl.DataFrame:
+def read_features(folder: Path, columns: Sequence[str] | None = None) -> pl.DataFrame:
+    """The features, or some columns of them. Raises ContractBroken."""
     try:
-        return pl.read_parquet(folder / FEATURES)
+        return pl.read_parquet(folder / FEATURES, columns=None if columns is None else list(columns))
     except (OSError, pl.exceptions.PolarsError) as error:
         raise ContractBroken(
             f"{folder / FEATURES}: not a corpus: {error}", "make one with `curateevo ingest`"

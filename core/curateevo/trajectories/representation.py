@@ -63,9 +63,10 @@ def representation_of(features: pl.DataFrame, sft: Sequence[Kept], rl: Sequence[
     names = features["task_id"].to_list()
     numbers = {name: n for n, name in enumerate(dict.fromkeys(names))}
     tasks = np.array([numbers[name] for name in names], dtype=np.int64)
-    corpus = [Kept(row, frozenset(tools)) for row, tools in enumerate(features["tools"].to_list())]
+    tools = _sets(features["tools"].to_list())
+    corpus = [Kept(row, called) for row, called in enumerate(tools)]
     dimensions = []
-    for dimension in _dimensions(features):
+    for dimension in _dimensions(features, tools):
         chosen = _chosen(dimension)
         whole = _table(corpus, dimension, chosen, tasks, len(numbers))
         parts = {
@@ -77,10 +78,9 @@ def representation_of(features: pl.DataFrame, sft: Sequence[Kept], rl: Sequence[
     return {"tasks": len(numbers), "dimensions": dimensions}
 
 
-def _dimensions(features: pl.DataFrame) -> Iterable[_Dimension]:
+def _dimensions(features: pl.DataFrame, tools: list[frozenset[str]]) -> Iterable[_Dimension]:
     for name in ("source", "family"):
         yield _single(name, [str(value) for value in features[name].to_list()])
-    tools = [frozenset(found) for found in features["tools"].to_list()]
     yield _Dimension("tool", tools, lambda kept: kept.tools, exclusive=False)
     lengths = [_length(turns) for turns in features["turns"].to_list()]
     yield _single("turns", lengths, (*(name for _, name in LENGTHS), LONGEST))
@@ -89,8 +89,14 @@ def _dimensions(features: pl.DataFrame) -> Iterable[_Dimension]:
 
 
 def _single(name: str, values: list[str], order: tuple[str, ...] = ()) -> _Dimension:
-    sets = [frozenset((value,)) for value in values]
+    sets = _sets([value] for value in values)
     return _Dimension(name, sets, lambda kept: sets[kept.row], order=order)
+
+
+def _sets(rows: Iterable[Iterable[str]]) -> list[frozenset[str]]:
+    """Each row's values; equal sets are one object, for a corpus has many rows and few sets."""
+    known: dict[frozenset[str], frozenset[str]] = {}
+    return [known.setdefault(found, found) for found in map(frozenset, rows)]
 
 
 def _length(turns: int) -> str:
