@@ -23,6 +23,7 @@ from curateevo.policy.source import check_static, line_of_use, params_of, stage_
 from curateevo.trajectories.columns import Columns, Texts
 from curateevo.trajectories.corpus import read_features, read_rows, read_sealed_states
 from curateevo.trajectories.leakage import LeakIndex
+from curateevo.trajectories.model import JsonObject
 
 MAX_TURNS_FACTOR = 4
 MAX_MEMORY_ITEMS = 5000
@@ -263,66 +264,62 @@ def check_rare_tools(
 
 
 def check_contract(material: Material, lines: Mapping[str, int], *, dev_prompts: dict[str, str]) -> None:
-    """The rules on the rows themselves."""
-    _check_sft(material, lines)
-    _check_rl(material, lines)
-    _check_memory(material, lines)
-    _check_leaks(material, LeakIndex(dev_prompts), lines)
-
-
-def _check_sft(material: Material, lines: Mapping[str, int]) -> None:
+    """The rules on the rows themselves, row by row."""
+    index = LeakIndex(dev_prompts)
     for row in material.sft:
-        if not any(message["role"] == "user" for message in row["messages"]):
-            raise PolicyRejected(
-                "row-has-user",
-                f"{row['id']} has no message of a user",
-                "keep a turn that a user's message stands before: its trajectory has no opening",
-                lines["refine"],
-            )
-
-
-def _check_rl(material: Material, lines: Mapping[str, int]) -> None:
+        _check_user(row, lines["refine"])
+        _check_leak(row, index, lines["build_sft"])
     for row in material.rl:
-        if row["reward"] == "environment" and (row["suite"] is None or row["state"] is None):
-            raise PolicyRejected(
-                "rl-resolvable",
-                f"RL task {row['id']} ({row['task_id']}) has no environment",
-                "use rl_next_action for trajectories without one",
-                lines["build_rl"],
-            )
-        if row["reward"] == "action_match" and not row["reference"]:
-            raise PolicyRejected(
-                "rl-resolvable",
-                f"RL task {row['id']} points at a turn without a call",
-                "point at turns that call a tool",
-                lines["build_rl"],
-            )
-
-
-def _check_memory(material: Material, lines: Mapping[str, int]) -> None:
+        _check_resolvable(row, lines["build_rl"])
+        _check_leak(row, index, lines["build_rl"])
     for row in material.memory:
-        size = len(row["content"])
-        if not 0 < size <= MAX_NOTE_CHARS:
-            raise PolicyRejected(
-                "memory-size",
-                f"a note of {size} characters (from {row['evidence'][0][0]}), allowed 1 to {MAX_NOTE_CHARS}",
-                "take a shorter span of the result, or point at what the note's kind needs",
-                lines["build_memory"],
-            )
+        _check_note(row, index, lines["build_memory"])
 
 
-def _check_leaks(material: Material, index: LeakIndex, lines: Mapping[str, int]) -> None:
-    for rows, stage in ((material.sft, "build_sft"), (material.rl, "build_rl")):
-        for row in rows:
-            users = [str(m["content"]) for m in row["messages"] if m["role"] == "user"]
-            if found := index.find(row.get("task_id"), users):
-                raise PolicyRejected(
-                    "no-dev-content", f"{row['id']}: {found}", "leave that trajectory out", lines[stage]
-                )
-    for row in material.memory:
-        if found := index.find(None, [row["title"], row["content"]]):
-            where = f"a note from {row['evidence'][0][0]}"
-            raise PolicyRejected("no-dev-content", f"{where}: {found}", "leave it out", lines["build_memory"])
+def _check_user(row: JsonObject, line: int) -> None:
+    if not any(message["role"] == "user" for message in row["messages"]):
+        raise PolicyRejected(
+            "row-has-user",
+            f"{row['id']} has no message of a user",
+            "keep a turn that a user's message stands before: its trajectory has no opening",
+            line,
+        )
+
+
+def _check_resolvable(row: JsonObject, line: int) -> None:
+    if row["reward"] == "environment" and (row["suite"] is None or row["state"] is None):
+        raise PolicyRejected(
+            "rl-resolvable",
+            f"RL task {row['id']} ({row['task_id']}) has no environment",
+            "use rl_next_action for trajectories without one",
+            line,
+        )
+    if row["reward"] == "action_match" and not row["reference"]:
+        raise PolicyRejected(
+            "rl-resolvable",
+            f"RL task {row['id']} points at a turn without a call",
+            "point at turns that call a tool",
+            line,
+        )
+
+
+def _check_leak(row: JsonObject, index: LeakIndex, line: int) -> None:
+    users = [str(m["content"]) for m in row["messages"] if m["role"] == "user"]
+    if found := index.find(row.get("task_id"), users):
+        raise PolicyRejected("no-dev-content", f"{row['id']}: {found}", "leave that trajectory out", line)
+
+
+def _check_note(row: JsonObject, index: LeakIndex, line: int) -> None:
+    size, source = len(row["content"]), row["evidence"][0][0]
+    if not 0 < size <= MAX_NOTE_CHARS:
+        raise PolicyRejected(
+            "memory-size",
+            f"a note of {size} characters (from {source}), allowed 1 to {MAX_NOTE_CHARS}",
+            "take a shorter span of the result, or point at what the note's kind needs",
+            line,
+        )
+    if found := index.find(None, [row["title"], row["content"]]):
+        raise PolicyRejected("no-dev-content", f"a note from {source}: {found}", "leave it out", line)
 
 
 def _recipe_digest(recipe: Recipe) -> str:

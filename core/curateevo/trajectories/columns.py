@@ -71,8 +71,9 @@ class Texts(Mapping[int, Trajectory]):
         self._numbers: npt.NDArray[np.uint32] = rows["row"].to_numpy()
 
     def __getitem__(self, row: int) -> Trajectory:
-        place = int(np.searchsorted(self._numbers, row))
-        if place == len(self._numbers) or self._numbers[place] != row:
+        count = len(self._numbers)
+        place = row if 0 <= row < count and self._numbers[row] == row else int(np.searchsorted(self._numbers, row))
+        if place == count or self._numbers[place] != row:
             raise KeyError(row)
         return parse_row(dict(zip(self._rows.columns, self._rows.row(place), strict=True)))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import marshal
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,12 @@ def _turn_row(turn: Turn) -> JsonObject:
     }
 
 
+@lru_cache(maxsize=1024)
+def _tools(text: str) -> tuple[JsonObject, ...]:
+    """Few of a corpus's tool lists differ. Shared, so not to be changed."""
+    return tuple(json.loads(text))
+
+
 _text = json.JSONEncoder(ensure_ascii=False).encode
 
 
@@ -161,7 +168,7 @@ def parse_row(row: JsonObject) -> Trajectory:
         id=row["id"],
         source=row["source"],
         task=TaskRef(row["task_id"], row["prompt"], row["env"], None, tuple(row["tags"])),
-        tools=tuple(json.loads(row["tools"])),
+        tools=_tools(row["tools"]),
         system=row["system"],
         head=tuple(json.loads(row["head"])),
         turns=turns,

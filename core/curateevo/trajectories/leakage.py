@@ -28,24 +28,21 @@ class LeakIndex:
 
     def __init__(self, prompts: Mapping[str, str]) -> None:
         self._ids = set(prompts)
-        self._exact = {_plain(p): task for task, p in sorted(prompts.items()) if p.strip()}
+        self._exact = {" ".join(words(p)): task for task, p in sorted(prompts.items()) if p.strip()}
         self._grams = {g: task for task, p in sorted(prompts.items()) for g in _grams(words(p))}
 
     def find(self, task_id: str | None, texts: Iterable[str]) -> Leak | None:
         """The first dev task that stands in here; None when none does."""
         if task_id is not None and task_id in self._ids:
             return Leak(task_id, "it is dev task")
-        for text in texts:
-            plain = _plain(text)
+        for text in texts if self._exact else ():
+            said = words(text)
+            plain = " ".join(said)
             if (task := self._exact.get(plain)) is not None:
                 return Leak(task, "its prompt equals that of dev task", plain)
-            if self._grams and (shared := next((g for g in _grams(words(text)) if g in self._grams), None)):
+            if self._grams and (shared := next((g for g in _grams(said) if g in self._grams), None)):
                 return Leak(self._grams[shared], f"it shares {NGRAM} words in a row with dev task", " ".join(shared))
         return None
-
-
-def _plain(text: str) -> str:
-    return " ".join(words(text))
 
 
 def _grams(tokens: list[str]) -> list[tuple[str, ...]]:
