@@ -1,5 +1,7 @@
 SHELL := /bin/bash
 VENV ?= .venv
+# Of `make check` and `make test`: what shares a cluster, or trains, stays in one process.
+TEST_PROCESSES ?= 2
 BIN := $(VENV)/bin
 PYTHON ?= python3.11
 export OMP_NUM_THREADS ?= 1
@@ -34,12 +36,12 @@ lint: setup  ## format, lint, types, import contracts
 	$(BIN)/lint-imports
 
 check: lint  ## lint, unit and state tests
-	$(BIN)/pytest -q -m "not train and not vllm and not s3 and not slow and not cluster and not node" tests
+	$(BIN)/pytest -q -n $(TEST_PROCESSES) --dist loadgroup -m "not train and not vllm and not s3 and not slow and not cluster and not node" tests
 
 test: setup  ## everything: also real training, a real vLLM, a real S3 server, a real cluster (built first; root)
 	tests/cluster/build.sh > /dev/null
 	VENV=$(VENV) tests/cluster/images.sh
-	$(BIN)/pytest tests
+	$(BIN)/pytest tests -n $(TEST_PROCESSES) --dist loadgroup
 
 images:  ## the container images, by ENGINE
 	for image in operator jobs sandbox trainer; do \

@@ -18,6 +18,15 @@ ROOT = Path(__file__).resolve().parents[1]
 START_SECONDS = 30.0
 DATA = Path(os.environ.get("CURATEEVO_TEST_DATA", ROOT.parent / "shared" / "data"))
 ACEBENCH = DATA / "acebench" / "data_all"
+GROUPS = {"cluster": {"cluster", "node"}, "training": {"train", "vllm", "slow"}}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What one of several processes (`-n`) does alone: the clusters, real training and servers, a file of the rest."""
+    for item in items:
+        marks = {mark.name for mark in item.iter_markers()}
+        group = next((name for name, of in GROUPS.items() if marks & of), item.location[0])
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")

@@ -99,7 +99,7 @@ def _forged(curated: Curated, there: World) -> list[str]:
         None,
     }
     texts = {m.get("content") for row in (*curated.material.sft, *curated.material.rl) for m in row["messages"]}
-    json.dumps(curated.material.lineage).encode()
+    json.dumps([*curated.material.lineage]).encode()
     return [f"forged text: {text!r}" for text in texts - known]
 
 
