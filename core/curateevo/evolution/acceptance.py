@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -14,6 +15,7 @@ from curateevo.api.stage import ScoreTable
 
 RESAMPLES = 4000
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +45,10 @@ def compare(
 ) -> Comparison:
     """Judge a candidate. Pure: the bootstrap's generator is seeded with `seed`. Raises ValueError when no task was
     measured on both sides."""
-    old, new = _by_task(champion.scores), _by_task(candidate.scores)
-    shared = [task for task in candidate.scores.tasks if task in old.index and task in new.index]
+    old, new = by_task(champion.scores), by_task(candidate.scores)
+    shared = [
+        task for task in run_order(champion.scores, candidate.scores.tasks) if task in old.index and task in new.index
+    ]
     if not shared:
         raise ValueError("no task was measured for both champion and candidate")
     left = old.values[:, [old.index[t] for t in shared]]
@@ -53,19 +57,25 @@ def compare(
     delta_c = candidate.c - champion.c
     delta_j = delta_p - lambda_ * delta_c
     lower, upper = _bounds(left, right, rule.confidence, seed)
-    commit, reason, message = _judge(rule, focus, delta_p, delta_c, delta_j, lower, lambda_)
+    commit, reason, message = apply_rule(rule, focus, delta_p, delta_c, lower, lambda_)
     return Comparison(commit, reason, message, delta_p, delta_j, lower, upper, len(shared))
 
 
-def _judge(
-    rule: Acceptance,
-    focus: Focus,
-    delta_p: float,
-    delta_c: float,
-    delta_j: float,
-    lower: float,
-    lambda_: float,
+def run_order(champion: ScoreTable, tasks: Iterable[str]) -> list[str]:
+    """Tasks in the order in which a candidate runs and is compared on them: those that the champion does worst first,
+    then by id; last those without a score of the champion's. What it fails, a candidate fails most often, and only
+    what a candidate fails brings the end of its evaluation nearer (see `stopping`)."""
+    side = by_task(champion)
+    means = {task: float(side.values[:, column].mean()) for task, column in side.index.items()}
+    return sorted(tasks, key=lambda task: (means.get(task, 2.0), task))
+
+
+def apply_rule(
+    rule: Acceptance, focus: Focus, delta_p: float, delta_c: float, lower: float, lambda_: float
 ) -> tuple[bool, Reason, str]:
+    """Whether to commit, why, and in words. Whatever is committed at some `delta_p` and `lower` bound of it is committed
+    at higher ones as well."""
+    delta_j = delta_p - lambda_ * delta_c
     match rule.rule:
         case AcceptanceRule.PAPER:
             commit = delta_j > 0
@@ -93,49 +103,71 @@ def _judge_efficiency(rule: Acceptance, delta_p: float, delta_c: float, lower: f
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
+class Side:
+    """Task means of one side."""
+
     index: dict[str, int]
     values: Floats
     """Subjects by tasks."""
 
 
-def _by_task(table: ScoreTable) -> _Side:
+def by_task(table: ScoreTable) -> Side:
     """Task means per subject, of the tasks that every subject has measured."""
     names = sorted(table.scores)
     rows: dict[str, list[float]] = {}
     for position, task in enumerate(table.tasks):
-        means = [_mean(table.scores[name][position]) for name in names]
+        means = [mean(table.scores[name][position]) for name in names]
         if names and all(m is not None for m in means):
             rows[task] = [m for m in means if m is not None]
     values = np.array([rows[t] for t in rows], dtype=np.float64).reshape(len(rows), len(names)).T
-    return _Side({task: i for i, task in enumerate(rows)}, values)
+    return Side({task: i for i, task in enumerate(rows)}, values)
 
 
-def _mean(scores: tuple[float | None, ...]) -> float | None:
+def mean(scores: tuple[float | None, ...]) -> float | None:
+    """Of what was measured; None where nothing was."""
     kept = [s for s in scores if s is not None]
     return sum(kept) / len(kept) if kept else None
 
 
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """RESAMPLES draws with replacement: of columns (tasks), and of rows (training seeds) on either side; no rows where
+    there is one."""
+
+    tasks: Ints
+    right: Ints | None
+    left: Ints | None
+
+
+def draw(tasks: int, right: int, left: int, seed: int) -> Draws:
+    """The draws of a comparison over `tasks` tasks, with `right` and `left` training seeds."""
+    generator = np.random.default_rng(seed)
+    picks = generator.integers(0, tasks, size=(RESAMPLES, tasks))
+    rows = [generator.integers(0, n, size=(RESAMPLES, n)) if n > 1 else None for n in (right, left)]
+    return Draws(picks, *rows)
+
+
+def widening(tasks: int) -> float:
+    """By how much deviations are widened: the plain bootstrap's variance is too small by (n - 1) / n."""
+    return float(np.sqrt(tasks / max(1, tasks - 1)))
+
+
 def _bounds(left: Floats, right: Floats, confidence: float, seed: int) -> tuple[float, float]:
     """One-sided lower and upper bounds of the mean difference: a bootstrap that resamples tasks, and on each side
-    training seeds where there are several. Deviations are widened by sqrt(n / (n - 1)), as the plain bootstrap's
-    variance is too small by that much."""
-    generator = np.random.default_rng(seed)
+    training seeds where there are several, its deviations widened."""
     tasks = left.shape[1]
-    picks = generator.integers(0, tasks, size=(RESAMPLES, tasks))
-    means = _resampled(right, picks, generator) - _resampled(left, picks, generator)
+    drawn = draw(tasks, right.shape[0], left.shape[0], seed)
+    means = _resampled(right, drawn.tasks, drawn.right) - _resampled(left, drawn.tasks, drawn.left)
     centre = float(right.mean() - left.mean())
-    widened = centre + (means - centre) * np.sqrt(tasks / max(1, tasks - 1))
+    widened = centre + (means - centre) * widening(tasks)
     low, high = np.quantile(widened, [1 - confidence, confidence])
     return float(low), float(high)
 
 
-def _resampled(values: Floats, picks: npt.NDArray[np.int64], generator: np.random.Generator) -> Floats:
-    seeds = values.shape[0]
-    if seeds == 1:
+def _resampled(values: Floats, picks: Ints, rows: Ints | None) -> Floats:
+    if rows is None:
         return np.asarray(values[0][picks].mean(axis=1))
-    chosen = generator.integers(0, seeds, size=(picks.shape[0], seeds))
-    return np.array([values[s][:, p].mean() for s, p in zip(chosen, picks, strict=True)])
+    return np.asarray(values[rows[:, :, None], picks[:, None, :]].mean(axis=(1, 2)))
 
 
 def detectable_gain(tasks: int, changed_share: float = 0.3) -> float:
