@@ -1,5 +1,8 @@
 """The evaluate program: every subject on every task of the asked splits; scores and trajectories out.
 
+Where a version is to beat a champion (`params.against`), sel comes first, in the order of `run_order`, and all ends
+once no score of what is left could commit the version.
+
 Everything written is in the order of subjects, task ids and repeats, and holds no time: equal inputs give
 equal files (on one kind of machine). Times go to `timings.jsonl`, which is volatile.
 """
@@ -8,6 +11,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,9 +20,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Literal, TypeAlias, assert_never
 
+from pydantic import ValidationError
+
 from curateevo.api.base import canonical_json
 from curateevo.api.errors import ContractBroken, Transient
+from curateevo.api.evolution import EarlyStop
 from curateevo.api.stage import (
+    AGAINST_SCORES,
     EvaluateParams,
     EvaluateSummary,
     ScoreTable,
@@ -26,8 +34,10 @@ from curateevo.api.stage import (
     Subject,
     SubjectKind,
 )
+from curateevo.evolution.acceptance import run_order
+from curateevo.evolution.stopping import early_stop
 from curateevo_jobs.agents.chat import ChatModel, Generation, JsonObject
-from curateevo_jobs.agents.episode import Episode, Rules, State, play, seed_of
+from curateevo_jobs.agents.episode import Checks, Episode, Rules, State, play, seed_of
 from curateevo_jobs.agents.memory import Retriever, parse_item, query_of, with_notes
 from curateevo_jobs.agents.nothing import Nothing
 from curateevo_jobs.agents.prerequisites import Planned, play_prerequisites
@@ -40,6 +50,8 @@ TIMINGS = "timings.jsonl"
 OpenSuite: TypeAlias = Callable[[str, Path], Suite]
 SHOWN_ERRORS = 3
 """Errors that a message names."""
+CHECKS = 16
+"""How often each subject's run of sel is looked at, whether it decides."""
 GPU_CONCURRENCY, CPU_CONCURRENCY = 64, 16
 """Episodes that ask a server at once."""
 
@@ -88,28 +100,65 @@ def evaluate(run: StageRun, params: EvaluateParams, open_suite: OpenSuite = regi
     or too many tasks could not be measured; Transient when all of those failed for passing reasons.
     """
     board = lay_out(run.inputs, params, open_suite)
-    servers = find_servers(run.request, params)
-    await_servers(servers, params.serve_start_seconds)
+    watch = Watch(params, board, read_champion(run.inputs, params))
     trials: list[Trial] = []
     timings: list[Timing] = []
-    for subject in params.subjects:
-        retriever = _memory_of(subject, run.inputs, params)
-        with open_model(subject, run, params, servers) as model:
-            for split in params.splits:
-                started = time.monotonic()
-                played = _play_split(run, params, board, subject, split, model, retriever)
-                trials += played
-                tokens = sum(t.episode.tokens for t in played)
-                timings.append(Timing(subject.name, split, len(played), tokens, time.monotonic() - started))
-        check_errors(subject.name, [t for t in trials if t.subject == subject.name], params)
+    if not watch.decided(trials):
+        servers = find_servers(run.request, params)
+        await_servers(servers, params.serve_start_seconds)
+        for subject in params.subjects:
+            with open_model(subject, run, params, servers) as model:
+                _play_subject(run, subject, model, watch, trials, timings)
+            if watch.stopped is not None:
+                break
+            check_errors(subject.name, [t for t in trials if t.subject == subject.name], params)
     for split in params.splits:
-        _write_split(run.output / split, params.subjects, [t for t in trials if t.split == split])
+        played = [t for t in trials if t.split == split]
+        if played or split == "sel" or watch.stopped is None:
+            _write_split(run.output / split, params.subjects, board.splits[split], played)
     _write_lines(run.output / TIMINGS, [_timing_row(t) for t in timings])
     return StageResult(
-        summary=EvaluateSummary(scores=_summarise(params, trials)),
+        summary=EvaluateSummary(scores=_summarise(params, trials, watch.stopped), stopped=watch.stopped),
         volatile=frozenset({TIMINGS}),
         gpu_seconds=gpus_in_use() * sum(t.seconds for t in timings),
     )
+
+
+@dataclass(slots=True)
+class Watch:
+    """Sees to it that an evaluation ends when it is decided."""
+
+    params: EvaluateParams
+    board: Board
+    champion: ScoreTable | None
+    """What the champion scored on sel; None: nothing ends early."""
+    stopped: EarlyStop | None = None
+
+    def decided(self, trials: Sequence[Trial]) -> bool:
+        """Whether what was played, all of it, decides the verdict."""
+        against, losable = self.params.against, self._losable(trials)
+        if against is not None and self.champion is not None and losable is not None:
+            table = tabulate(self.params.subjects, self.board.splits["sel"], [t for t in trials if t.split == "sel"])
+            self.stopped = early_stop(self.champion, table, against, losable, self.params.evaluation.runs)
+        return self.stopped is not None
+
+    def _losable(self, trials: Sequence[Trial]) -> int | None:
+        """How many more tasks may have no measured run before the evaluation fails; None: it fails already."""
+        runs = self.params.evaluation.runs
+        allowed = int(self.params.evaluation.max_error_fraction * sum(map(len, self.board.splits.values())) * runs)
+        errors = Counter(t.subject for t in trials if t.success is None)
+        left = [allowed - errors[subject.name] for subject in self.params.subjects]
+        return sum(n // runs for n in left) if min(left) >= 0 else None
+
+
+def read_champion(inputs: Path, params: EvaluateParams) -> ScoreTable | None:
+    """What the version must beat. Raises ContractBroken."""
+    if params.against is None:
+        return None
+    try:
+        return ScoreTable.model_validate_json((inputs / AGAINST_SCORES).read_bytes())
+    except (OSError, ValidationError) as error:
+        raise ContractBroken(f"{AGAINST_SCORES}: no score table of the champion: {error}") from error
 
 
 def lay_out(inputs: Path, params: EvaluateParams, open_suite: OpenSuite) -> Board:
@@ -200,24 +249,39 @@ def _memory_of(subject: Subject, inputs: Path, params: EvaluateParams) -> Retrie
     return Retriever(items, params.memory.k)
 
 
-def repeats_of(params: EvaluateParams) -> int:
-    """How often each task is run. At temperature 0 an answer does not depend on the seed: once."""
-    return params.evaluation.repeats if params.evaluation.sampling.temperature > 0 else 1
+def _play_subject(
+    run: StageRun, subject: Subject, model: ChatModel, watch: Watch, trials: list[Trial], timings: list[Timing]
+) -> None:
+    """Add the subject's trials to `trials`, split by split, sel first, until all is decided."""
+    retriever = _memory_of(subject, run.inputs, watch.params)
+    for split in sorted(watch.params.splits, key=lambda name: name != "sel"):
+        started = time.monotonic()
+        played = _play_split(run, subject, split, model, retriever, watch, trials)
+        trials += played
+        tokens = sum(t.episode.tokens for t in played)
+        timings.append(Timing(subject.name, split, len(played), tokens, time.monotonic() - started))
+        if watch.stopped is not None:
+            return
 
 
 def _play_split(
     run: StageRun,
-    params: EvaluateParams,
-    board: Board,
     subject: Subject,
     split: Literal["diag", "sel", "test"],
     model: ChatModel,
     retriever: Retriever | None,
+    watch: Watch,
+    before: Sequence[Trial],
 ) -> list[Trial]:
-    """All trials of one subject on one split, by task id and repeat."""
-    sampling = params.evaluation.sampling
+    """The trials of one subject on one split, by task id and repeat: all, or as many as decide. `before`: what was
+    played already."""
+    params, board = watch.params, watch.board
+    sampling, runs = params.evaluation.sampling, params.evaluation.runs
     rules = Rules(Generation(sampling.temperature, sampling.max_tokens), sampling.max_turns)
-    plan = list(product(board.splits[split], range(repeats_of(params))))
+    tasks = {task.id: task for task in board.splits[split]}
+    watched = watch.champion if split == "sel" else None
+    order = list(tasks) if watched is None else run_order(watched, tasks)
+    plan = [(tasks[i], repeat) for i, repeat in product(order, range(runs))]
 
     def open_episode(planned: Planned) -> Episode:
         task = planned.task
@@ -227,14 +291,25 @@ def _play_split(
         return Episode(seed, messages, task.tools, planned.suite.environment(task.state), error=planned.error)
 
     phase = f"{subject.name}/{split}"
-    run.progress.report(phase, 0, len(plan), repeats=float(repeats_of(params)))
+    run.progress.report(phase, 0, len(plan), repeats=float(runs))
     planned = [Planned(task, board.suites[task.id], repeat) for task, repeat in plan]
     episodes = [open_episode(p) for p in play_prerequisites(model, planned, rules, open_episode)]
-    play(model, episodes, rules, lambda done: run.progress.report(phase, done, len(episodes)))
-    return [
-        _judge(subject.name, split, repeat, task, episode)
-        for (task, repeat), episode in zip(plan, episodes, strict=True)
-    ]
+    trials: list[Trial] = []
+
+    def judge(over: int) -> list[Trial]:
+        for (task, repeat), episode in list(zip(plan, episodes, strict=True))[len(trials) : over]:
+            trials.append(_judge(subject.name, split, repeat, task, episode))
+        return trials
+
+    checks = Checks(runs * max(1, -(-len(tasks) // CHECKS)), lambda over: watch.decided([*before, *judge(over)]))
+    over = play(
+        model,
+        episodes,
+        rules,
+        lambda done: run.progress.report(phase, done, len(episodes)),
+        None if watched is None else checks,
+    )
+    return sorted(judge(over), key=lambda trial: (trial.task.id, trial.repeat))
 
 
 def _judge(subject: str, split: str, repeat: int, task: Task, episode: Episode) -> Trial:
@@ -256,9 +331,9 @@ def check_errors(subject: str, trials: Sequence[Trial], params: EvaluateParams) 
     raise ContractBroken(message, "evaluation.maxErrorFraction is the allowed share")
 
 
-def _write_split(folder: Path, subjects: Sequence[Subject], trials: Sequence[Trial]) -> None:
+def _write_split(folder: Path, subjects: Sequence[Subject], tasks: Sequence[Task], trials: Sequence[Trial]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    table = tabulate(subjects, trials)
+    table = tabulate(subjects, tasks, trials)
     # None is a score here (not measured), so that `to_wire`, which leaves None out, will not do.
     text = canonical_json(table.model_dump(mode="json", by_alias=True))
     (folder / "scores.json").write_text(text)
@@ -266,28 +341,30 @@ def _write_split(folder: Path, subjects: Sequence[Subject], trials: Sequence[Tri
     _write_lines(folder / "trajectories.jsonl", [_trajectory_row(t) for t in trials])
 
 
-def tabulate(subjects: Sequence[Subject], trials: Sequence[Trial]) -> ScoreTable:
+def tabulate(subjects: Sequence[Subject], tasks: Sequence[Task], trials: Sequence[Trial]) -> ScoreTable:
     """Trials of one split as a table: the same tasks in the same order for every subject."""
-    families = {t.task.id: t.task.family for t in trials}
-    tasks = tuple(sorted(families))
-    scores: dict[str, dict[str, list[float | None]]] = {s.name: {i: [] for i in tasks} for s in subjects}
+    families = {task.id: task.family for task in tasks}
+    ids = tuple(sorted(families))
+    scores: dict[str, dict[str, list[float | None]]] = {s.name: {i: [] for i in ids} for s in subjects}
     for trial in trials:
         scores[trial.subject][trial.task.id].append(trial.success)
     return ScoreTable(
-        tasks=tasks,
-        families=tuple(families[i] for i in tasks),
-        scores={name: tuple(tuple(rows[i]) for i in tasks) for name, rows in scores.items()},
+        tasks=ids,
+        families=tuple(families[i] for i in ids),
+        scores={name: tuple(tuple(rows[i]) for i in ids) for name, rows in scores.items()},
     )
 
 
-def _summarise(params: EvaluateParams, trials: Sequence[Trial]) -> dict[str, dict[str, SplitScore]]:
-    return {
-        subject.name: {
-            split: score_split([t for t in trials if t.subject == subject.name and t.split == split])
-            for split in params.splits
-        }
-        for subject in params.subjects
-    }
+def _summarise(
+    params: EvaluateParams, trials: Sequence[Trial], stopped: EarlyStop | None
+) -> dict[str, dict[str, SplitScore]]:
+    """Scores by subject and split; after an early end only those of which something was run."""
+    out: dict[str, dict[str, SplitScore]] = {}
+    for subject, split in product(params.subjects, params.splits):
+        played = [t for t in trials if t.subject == subject.name and t.split == split]
+        if played or stopped is None:
+            out.setdefault(subject.name, {})[split] = score_split(played)
+    return out
 
 
 def score_split(trials: Sequence[Trial]) -> SplitScore:

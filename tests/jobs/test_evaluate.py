@@ -179,7 +179,8 @@ def trial(task: str, success: float | None, transient: bool = True, repeat: int 
 
 def test_what_was_not_measured_is_none_and_no_zero() -> None:
     trials = [trial("a1", 1.0), trial("a1", None, repeat=1), trial("b1", None), trial("b1", None, repeat=1)]
-    table = tabulate([Subject(name="s", kind=SubjectKind.MODEL)], trials)
+    tasks = [trials[0].task, trials[2].task]
+    table = tabulate([Subject(name="s", kind=SubjectKind.MODEL)], tasks, trials)
     assert table.scores["s"] == ((1.0, None), (None, None))
     score = score_split(trials)
     assert (score.p, score.tasks, score.errors, score.tokens) == (1.0, 2, 3, 12)

@@ -143,15 +143,35 @@ class StageStatus(Model):
     """Digest of the artifact's content, once done."""
 
 
+class EarlyStop(Model):
+    """The end of a measurement before its last episode: nothing that was left could have committed the version. Where
+    all of sel was run, what is missing is diag."""
+
+    episodes: int
+    """Episodes on sel that were run: tasks by repeats and training seeds."""
+    of_episodes: int
+    """Episodes on sel that there are."""
+    p_so_far: float | None = None
+    """Mean success of what was run, 0..1; the tasks that the champion does worst come first."""
+    p_at_most: float
+    """P if all that was left had succeeded, 0..1."""
+    reason: Reason
+    """Why the version is reverted, in one word."""
+    message: Annotated[str, StringConstraints(max_length=2048)] = ""
+    """Why, for people."""
+
+
 class Measurement(Model):
     """What a version was measured at."""
 
-    p: float
-    """Mean success on sel, 0..1."""
+    p: float | None = None
+    """Mean success on sel, 0..1; none when not all of sel was run."""
     c: float
     """Cost, 0..1."""
-    j: float
-    """P - lambda * C."""
+    j: float | None = None
+    """P - lambda * C; none when not all of sel was run."""
+    stopped: EarlyStop | None = None
+    """Set when the measurement ended early."""
     sft_turns: int
     """Turns in the SFT data."""
     rl_turns: int

@@ -151,6 +151,11 @@ class Evaluation(Model):
     floors: bool = True
     """Score a do-nothing agent and the untrained base once, and show them beside every number."""
 
+    @property
+    def runs(self) -> int:
+        """How often each task is run. At temperature 0 an answer does not depend on the seed: once."""
+        return self.repeats if self.sampling.temperature > 0 else 1
+
 
 class Objective(Model):
     lambda_: Annotated[float, Field(ge=0.0, le=10.0, allow_inf_nan=False, alias="lambda")] = 0.3
@@ -166,6 +171,8 @@ class Acceptance(Model):
     """One-sided confidence of the paired bootstrap."""
     non_inferiority_margin: Annotated[float, Field(ge=0.0, le=0.5, allow_inf_nan=False)] = 0.01
     """How much lower P may be for an efficiency edit to be committed."""
+    stop_early: bool = True
+    """End an evaluation once no score of the tasks that are left could commit the version."""
 
 
 class Rounds(Model):

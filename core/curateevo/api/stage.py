@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from curateevo.api.base import Model, digest_of
-from curateevo.api.evolution import Stage, Verdict
+from curateevo.api.evolution import EarlyStop, Stage, Verdict
 from curateevo.api.spec import (
+    Acceptance,
     Augmentation,
     BaseModelRef,
     Corpus,
@@ -82,6 +83,24 @@ class Subject(Model):
     kind: SubjectKind
 
 
+AGAINST_SCORES = "against/scores.json"
+"""Input of an evaluation: what the champion scored on sel."""
+
+
+class Against(Model):
+    """What a version must beat. Its evaluation may end once it can't any more; the champion's scores on sel are the
+    input `against/scores.json`."""
+
+    focus: Focus
+    acceptance: Acceptance
+    lambda_: Annotated[float, Field(alias="lambda")]
+    champion_c: float
+    c: float
+    """The version's own cost."""
+    seed: int
+    """Of the comparison's bootstrap."""
+
+
 class EvaluateParams(Model):
     stage: Literal["evaluate"] = "evaluate"
     subjects: tuple[Subject, ...]
@@ -92,6 +111,8 @@ class EvaluateParams(Model):
     serving: Serving
     serve_start_seconds: int
     seed: int
+    against: Against | None = None
+    """None: everything is run."""
 
     @property
     def wants_base(self) -> bool:
@@ -146,6 +167,14 @@ class StageRequest(Model):
         """Digest of all that decides the output: equal digests mean the same work."""
         inputs = {path: ref.digest for path, ref in self.inputs.items()}
         return digest_of({"format": STAGE_FORMAT, "params": self.params.to_wire(), "inputs": inputs})
+
+    def in_full(self) -> StageRequest:
+        """The same work, which must not end early."""
+        if not isinstance(self.params, EvaluateParams) or self.params.against is None:
+            return self
+        inputs = {path: ref for path, ref in self.inputs.items() if path != AGAINST_SCORES}
+        params = self.params.model_copy(update={"against": None})
+        return self.model_copy(update={"inputs": inputs, "params": params})
 
 
 class Outcome(StrEnum):
@@ -236,7 +265,9 @@ class SplitScore(Model):
 class EvaluateSummary(Model):
     kind: Literal["evaluate"] = "evaluate"
     scores: dict[str, dict[str, SplitScore]]
-    """By subject, by split."""
+    """By subject, by split, as far as they were run."""
+    stopped: EarlyStop | None = None
+    """Set when it ended early."""
 
 
 class ProposeSummary(Model):
@@ -290,7 +321,8 @@ def content_digest(outcome: Outcome, files: tuple[FileEntry, ...]) -> str:
 
 
 class ScoreTable(Model):
-    """Scores of one split, aligned for pairing: `scores[subject][task][repeat]`; None where not measured."""
+    """Scores of one split, aligned for pairing: `scores[subject][task][repeat]`; None where not measured. A task that
+    was not run, since the evaluation ended early, has no repeats."""
 
     tasks: tuple[str, ...]
     families: tuple[str, ...]

@@ -73,8 +73,8 @@ def run_order(champion: ScoreTable, tasks: Iterable[str]) -> list[str]:
 def apply_rule(
     rule: Acceptance, focus: Focus, delta_p: float, delta_c: float, lower: float, lambda_: float
 ) -> tuple[bool, Reason, str]:
-    """Whether to commit, why, and in words. Whatever is committed at some `delta_p` and `lower` bound of it is committed
-    at higher ones as well."""
+    """Whether to commit, why, and in words. What is committed at some `delta_p` and `lower` bound of it is committed at
+    higher ones as well."""
     delta_j = delta_p - lambda_ * delta_c
     match rule.rule:
         case AcceptanceRule.PAPER:

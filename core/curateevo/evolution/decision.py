@@ -17,6 +17,7 @@ from curateevo.api.evolution import (
     VersionSpec,
     VersionStatus,
 )
+from curateevo.api.spec import EvolutionSpec
 from curateevo.api.stage import ChampionPointer, DecisionRecord, FileRef, Manifest, ScoreTable, StageRequest
 
 S = TypeVar("S", EvolutionStatus, VersionStatus)
@@ -85,6 +86,8 @@ class VersionSeen:
     evaluate: Manifest | None = None
     policy: FileRef | None = None
     method: str = ""
+    spec: EvolutionSpec | None = None
+    """The spec that its round was started with."""
     current: StageStatus | None = None
     """The stage that is at work, or waits for its next attempt."""
 
@@ -113,6 +116,15 @@ class EvolutionSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class ChampionScores:
+    """What the champion of a round was measured at."""
+
+    scores: FileRef
+    """Its score table on sel."""
+    c: float
+
+
+@dataclass(frozen=True, slots=True)
 class VersionStagesSeen:
     """What a version sees: its own stages, the ingest artifact, and the decision about it once there is one."""
 
@@ -121,6 +133,8 @@ class VersionStagesSeen:
     context: FileRef | None = None
     """Failures of the parent, from the proposal that made this version."""
     policy: FileRef | None = None
+    champion: ChampionScores | None = None
+    """What the parent was measured at; None while it is not seen, and for version 0."""
     decision: DecisionRecord | None = None
     suspended: bool = False
     deleting: bool = False

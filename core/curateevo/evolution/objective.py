@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import math
 
-from curateevo.api.stage import ScoreTable
+from curateevo.api.spec import Objective
+from curateevo.api.stage import CurateSummary, IngestSummary, ScoreTable
 
 
 def cost(turns: int, reference_turns: int) -> float:
     """C = tanh(log(1 + turns) / log(1 + reference)), 0..1. Both are counts of turns; the reference is at least 1."""
     return math.tanh(math.log1p(turns) / math.log1p(max(1, reference_turns)))
+
+
+def cost_of(spec: Objective, curated: CurateSummary, ingested: IngestSummary) -> float:
+    """C of what a policy kept, rounded as it is recorded."""
+    return round(cost(curated.sft_turns + curated.rl_turns, spec.reference_turns or ingested.turns), 9)
 
 
 def objective(p: float, c: float, lambda_: float) -> float:

@@ -53,11 +53,12 @@ from curateevo.evolution.plan_version import stage_context, stop_jobs
 from curateevo.evolution.requests import (
     Identity,
     floors_request,
+    focus_of,
     ingest_request,
     propose_request,
     seal_request,
 )
-from curateevo.evolution.verdict import focus_of, judge
+from curateevo.evolution.verdict import judge
 
 MANIFEST = "manifest.json"
 TERMINAL = frozenset({EvolutionPhase.COMPLETE, EvolutionPhase.FAILED})
@@ -258,7 +259,8 @@ def _decide(spec: EvolutionSpec, status: EvolutionStatus, seen: EvolutionSeen, v
     running = _at(status, EvolutionPhase.TESTING, Reason.RUNNING, text).model_copy(update={"round": version.number})
     if version.phase not in (VersionPhase.MEASURED, VersionPhase.REJECTED, VersionPhase.FAILED):
         return Decision(running)
-    if version.phase is VersionPhase.MEASURED and version.scores is None:
+    stopped = version.measurement is not None and version.measurement.stopped is not None
+    if version.phase is VersionPhase.MEASURED and version.scores is None and not stopped:
         return Decision(running, wake_in=1.0)
     record = judge(spec, seen, version)
     return Decision(running, () if record is None else (WriteDecision(record),), wake_in=1.0)

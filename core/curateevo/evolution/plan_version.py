@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from curateevo.api.evolution import (
+    EarlyStop,
     Measurement,
     Reason,
     Stage,
@@ -28,9 +29,10 @@ from curateevo.evolution.decision import (
     VersionStagesSeen,
 )
 from curateevo.evolution.names import job_name
-from curateevo.evolution.objective import cost, objective
+from curateevo.evolution.objective import cost_of, objective
 from curateevo.evolution.plan_stage import StageContext, StageDecision, plan_stage, rested
-from curateevo.evolution.requests import Identity, curate_request, evaluate_request, train_request
+from curateevo.evolution.requests import Identity, against_of, curate_request, evaluate_request, train_request
+from curateevo.evolution.stopping import Foregone, foregone_by_cost, stopped_text
 
 TERMINAL = frozenset({VersionPhase.MEASURED, VersionPhase.REJECTED, VersionPhase.FAILED})
 STAGES = (Stage.CURATE, Stage.TRAIN, Stage.EVALUATE)
@@ -54,7 +56,7 @@ def plan_version(
     if seen.suspended:
         resting = status.model_copy(update={"stages": rested(status.stages)})
         return Decision(resting, stops)
-    if seen.ingest is None or seen.policy is None:
+    if seen.ingest is None or seen.policy is None or (spec.parent is not None and seen.champion is None):
         return Decision(status)
     manifests: dict[Stage, Manifest] = {}
     for stage in STAGES:
@@ -76,6 +78,8 @@ def plan_version(
         if step.manifest.outcome is Outcome.REJECTED:
             return _reject(status, step)
         manifests[stage] = step.manifest
+        if stage is Stage.CURATE and (hopeless := _hopeless(spec, seen, manifests)) is not None:
+            return _measure(spec, status, seen.ingest, manifests, hopeless)
     return _measure(spec, status, seen.ingest, manifests)
 
 
@@ -145,7 +149,7 @@ def _starter(
             return lambda attempt: train_request(who, spec, attempt, manifests[Stage.CURATE])
         case _:
             return lambda attempt: evaluate_request(
-                who, spec, attempt, ingest, manifests[Stage.CURATE], manifests[Stage.TRAIN]
+                who, spec, attempt, ingest, manifests[Stage.CURATE], manifests[Stage.TRAIN], seen.champion
             )
 
 
@@ -165,10 +169,24 @@ def _reject(status: VersionStatus, step: StageDecision) -> Decision[VersionStatu
     return Decision(rejected, step.actions, wake_in=0.0)
 
 
+def _hopeless(spec: VersionSpec, seen: VersionStagesSeen, manifests: dict[Stage, Manifest]) -> Foregone | None:
+    """What the cost of the curated data alone decides: then nothing is trained."""
+    if seen.champion is None or seen.ingest is None:
+        return None
+    against = against_of(spec, seen.ingest, manifests[Stage.CURATE], seen.champion)
+    if against is None:
+        return None
+    return foregone_by_cost(against.focus, against.acceptance, against.c - against.champion_c, against.lambda_)
+
+
 def _measure(
-    spec: VersionSpec, status: VersionStatus, ingest: Manifest, manifests: dict[Stage, Manifest]
+    spec: VersionSpec,
+    status: VersionStatus,
+    ingest: Manifest,
+    manifests: dict[Stage, Manifest],
+    hopeless: Foregone | None = None,
 ) -> Decision[VersionStatus]:
-    measurement = measure(spec.evolution_spec, ingest, manifests)
+    measurement = measure(spec.evolution_spec, ingest, manifests, hopeless)
     if isinstance(measurement, str):
         failed = status.model_copy(
             update={
@@ -179,35 +197,62 @@ def _measure(
         )
         return Decision(failed, wake_in=0.0)
     measured = status.model_copy(update={"phase": VersionPhase.MEASURED, "measurement": measurement})
-    text = f"version {spec.number}: P {measurement.p:.3f}, C {measurement.c:.3f}, J {measurement.j:.3f}"
+    text = f"version {spec.number}: {measured_text(measurement)}"
     return Decision(measured, notices=(Notice("Measured", text),), wake_in=0.0)
 
 
-def measure(spec: EvolutionSpec, ingest: Manifest, manifests: dict[Stage, Manifest]) -> Measurement | str:
-    """P, C and J from the manifests; text when one of them does not hold what it must."""
-    curate, evaluate = manifests[Stage.CURATE].summary, manifests[Stage.EVALUATE].summary
-    if not isinstance(curate, CurateSummary) or not isinstance(evaluate, EvaluateSummary):
-        return "a manifest holds the summary of another stage"
+def measured_text(measurement: Measurement) -> str:
+    """What was measured, in a line."""
+    if measurement.p is None and measurement.stopped is not None:
+        return f"C {measurement.c:.3f}, {stopped_text(measurement.stopped)}"
+    return f"P {measurement.p:.3f}, C {measurement.c:.3f}, J {measurement.j:.3f}"
+
+
+def measure(
+    spec: EvolutionSpec, ingest: Manifest, manifests: dict[Stage, Manifest], hopeless: Foregone | None = None
+) -> Measurement | str:
+    """P, C and J from the manifests; text when one of them does not hold what it must. `hopeless`: why the version is
+    not trained; then there is a cost only."""
+    curate = manifests[Stage.CURATE].summary
+    if not isinstance(curate, CurateSummary):
+        return "the curate manifest holds the summary of another stage"
     if not isinstance(ingest.summary, IngestSummary):
         return "the ingest manifest holds the summary of another stage"
-    sel = [splits["sel"] for splits in evaluate.scores.values() if "sel" in splits]
-    if not sel or not all(0.0 <= s.p <= 1.0 for s in sel):
-        return "the evaluation has no score on sel between 0 and 1"
-    p = sum(s.p for s in sel) / len(sel)
-    c = cost(curate.sft_turns + curate.rl_turns, spec.objective.reference_turns or ingest.summary.turns)
     usage = [m.usage for m in manifests.values()]
-    return Measurement(
-        p=round(p, 6),
-        c=round(c, 9),
-        j=round(objective(p, c, spec.objective.lambda_), 6),
+    cost = Measurement(
+        c=cost_of(spec.objective, curate, ingest.summary),
         sft_turns=curate.sft_turns,
         rl_turns=curate.rl_turns,
         memory_items=curate.memory_items,
-        tokens=sum(s.tokens for splits in evaluate.scores.values() for s in splits.values()),
         seconds=sum(u.seconds for u in usage),
         gpu_seconds=sum(u.gpu_seconds for u in usage),
-        errors=sum(s.errors for s in sel),
     )
+    if hopeless is not None:
+        episodes = ingest.summary.dev_tasks.get("sel", 0) * spec.evaluation.runs * spec.training.repeats
+        stopped = EarlyStop(
+            episodes=0, of_episodes=episodes, p_at_most=1.0, reason=hopeless.reason, message=hopeless.message
+        )
+        return cost.model_copy(update={"stopped": stopped})
+    evaluate = manifests[Stage.EVALUATE].summary
+    if not isinstance(evaluate, EvaluateSummary):
+        return "the evaluate manifest holds the summary of another stage"
+    return _with_scores(cost, evaluate, spec.objective.lambda_)
+
+
+def _with_scores(cost: Measurement, evaluate: EvaluateSummary, lambda_: float) -> Measurement | str:
+    sel = [splits["sel"] for splits in evaluate.scores.values() if "sel" in splits]
+    if (not sel and evaluate.stopped is None) or not all(0.0 <= s.p <= 1.0 for s in sel):
+        return "the evaluation has no score on sel between 0 and 1"
+    update: dict[str, object] = {
+        "tokens": sum(s.tokens for splits in evaluate.scores.values() for s in splits.values()),
+        "errors": sum(s.errors for s in sel),
+    }
+    if (stopped := evaluate.stopped) is not None:
+        cost = cost.model_copy(update={"stopped": stopped})
+        if stopped.episodes < stopped.of_episodes:
+            return cost.model_copy(update=update)
+    p = sum(s.p for s in sel) / len(sel)
+    return cost.model_copy(update=update | {"p": round(p, 6), "j": round(objective(p, cost.c, lambda_), 6)})
 
 
 def _take_verdict(status: VersionStatus, seen: VersionStagesSeen, stops: tuple[Action, ...]) -> Decision[VersionStatus]:

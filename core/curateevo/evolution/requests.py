@@ -9,11 +9,15 @@ from typing import Literal
 from curateevo.api.evolution import Spent, Stage, VersionSpec
 from curateevo.api.spec import EvolutionSpec, Focus, ProposerType
 from curateevo.api.stage import (
+    AGAINST_SCORES,
+    Against,
     CurateParams,
+    CurateSummary,
     EvaluateParams,
     FileRef,
     HistoryEntry,
     IngestParams,
+    IngestSummary,
     Manifest,
     ProposeParams,
     StageParams,
@@ -24,7 +28,9 @@ from curateevo.api.stage import (
     TrainParams,
 )
 from curateevo.evolution.budget import budget_left
+from curateevo.evolution.decision import ChampionScores
 from curateevo.evolution.names import attempt_prefix, checkpoint_prefix
+from curateevo.evolution.objective import cost_of
 
 POLICY, CONTEXT, SUBMISSION = "policy.py", "context.json", "submission.py"
 AGENT_CORPUS_FILES = ("trajectories.parquet", "features.parquet", "tasks.parquet")
@@ -148,8 +154,15 @@ def train_request(who: Identity, version: VersionSpec, attempt: int, curate: Man
 
 
 def evaluate_request(
-    who: Identity, version: VersionSpec, attempt: int, ingest: Manifest, curate: Manifest, train: Manifest
+    who: Identity,
+    version: VersionSpec,
+    attempt: int,
+    ingest: Manifest,
+    curate: Manifest,
+    train: Manifest,
+    champion: ChampionScores | None = None,
 ) -> StageRequest:
+    """`champion`: what the version must beat; with it, and `acceptance.stopEarly`, the evaluation may end early."""
     spec = version.evolution_spec
     inputs = _task_inputs(ingest)
     subjects = []
@@ -158,7 +171,31 @@ def evaluate_request(
         subjects.append(Subject(name=subject, kind=SubjectKind.MODEL))
         inputs |= _model_inputs(subject, index, curate, train, spec)
     params = evaluate_params(spec, tuple(subjects), ("diag", "sel"))
+    if champion is not None and (against := against_of(version, ingest, curate, champion)) is not None:
+        params = params.model_copy(update={"against": against})
+        inputs[AGAINST_SCORES] = champion.scores
     return _request(who, spec, Stage.EVALUATE, version.number, attempt, inputs, params)
+
+
+def against_of(version: VersionSpec, ingest: Manifest, curate: Manifest, champion: ChampionScores) -> Against | None:
+    """What a curated version must beat; None when its measurement is not to end early."""
+    spec = version.evolution_spec
+    curated, ingested = curate.summary, ingest.summary
+    if not (spec.acceptance.stop_early and isinstance(curated, CurateSummary) and isinstance(ingested, IngestSummary)):
+        return None
+    return Against(
+        focus=focus_of(spec, version.number),
+        acceptance=spec.acceptance,
+        lambda_=spec.objective.lambda_,
+        champion_c=champion.c,
+        c=cost_of(spec.objective, curated, ingested),
+        seed=version.number,
+    )
+
+
+def focus_of(spec: EvolutionSpec, number: int) -> Focus:
+    """The focus of round `number` (1, 2, ...): the spec's list, in turn."""
+    return spec.rounds.focus[(max(1, number) - 1) % len(spec.rounds.focus)]
 
 
 def evaluate_params(

@@ -1,9 +1,9 @@
 """When an evaluation may end early: once no score of what has not been run could commit the version.
 
-Sound for every completion, not for likely ones. The statistic of one bootstrap resample is linear in the scores, so that
-over scores between 0 and 1 it is highest where each open score is 0 or 1 by the sign of its weight. Quantiles grow with
-each of their values: the quantile of these ceilings is a ceiling of the quantile. (To score all open tasks 1 is none:
-deviations are widened, so that tasks which a resample leaves out count against it.)
+Sound for every completion, not for likely ones. The statistic of one bootstrap resample is linear in the scores: over
+scores between 0 and 1 it is highest where each open score is 0 or 1 by the sign of its weight. Quantiles grow with each
+of their values, so that the quantile of these ceilings is a ceiling of the quantile. (To score all open tasks 1 gives
+none: deviations are widened, so that tasks which a resample leaves out count against it.)
 
 Tasks that turn out not to be measurable leave the comparison and move those after them to other columns: each number of
 them that the evaluation would still bear is looked at, with the best score that each column could then hold.
@@ -14,11 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from curateevo.api.evolution import Reason
+from curateevo.api.evolution import EarlyStop, Reason
 from curateevo.api.spec import Acceptance, AcceptanceRule, Focus
-from curateevo.api.stage import ScoreTable
+from curateevo.api.stage import Against, ScoreTable
 from curateevo.evolution.acceptance import (
     RESAMPLES,
     Draws,
@@ -32,9 +31,12 @@ from curateevo.evolution.acceptance import (
     run_order,
     widening,
 )
+from curateevo.evolution.objective import performance
 
 SLACK = 1e-9
 """Added to every ceiling, for the rounding of sums in another order."""
+HIGHEST = 2.0
+"""No difference in P is higher, nor is a bound of it, widened at most by sqrt(2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +60,12 @@ def foregone(
     """The verdict that `compare` must come to, whatever is scored where nothing was run yet; None while the candidate
     could be committed, or nothing be comparable.
 
-    `so_far` has every task; where a subject did not run a task yet, its row is empty. At most `losable` more tasks may
+    `so_far` has every task; where a subject did not run one yet, its row is empty. At most `losable` more tasks may
     turn out not to be measurable. Pure, as `compare` is.
     """
     delta_c = so_far.c - champion.c
-    if focus is Focus.EFFICIENCY and rule.rule is AcceptanceRule.PAIRED and delta_c >= 0:
-        _, reason, text = apply_rule(rule, focus, 0.0, delta_c, 0.0, lambda_)
-        return Foregone(reason, text)
+    if (by_cost := foregone_by_cost(focus, rule, delta_c, lambda_)) is not None:
+        return by_cost
     board = _lay_out(champion.scores, so_far.scores)
     told: Foregone | None = None
     for lost in range(min(losable, board.open_tasks) + 1):
@@ -81,7 +82,46 @@ def foregone(
     return told
 
 
-def at_most(table: ScoreTable) -> float:
+def foregone_by_cost(focus: Focus, rule: Acceptance, delta_c: float, lambda_: float) -> Foregone | None:
+    """The verdict that the cost alone comes to, before anything is trained or run."""
+    commit, reason, text = apply_rule(rule, focus, HIGHEST, delta_c, HIGHEST, lambda_)
+    return None if commit else Foregone(reason, text)
+
+
+def stopped_text(stopped: EarlyStop) -> str:
+    """An early end, in a line: never P as if all had been run."""
+    if stopped.p_so_far is None:
+        return f"stopped early, before any episode: {stopped.message}"
+    ran = f"{stopped.episodes} of {stopped.of_episodes} episodes"
+    p = f"P {stopped.p_so_far:.3f} so far, {stopped.p_at_most:.3f} at most"
+    return f"stopped early after {ran} ({p}): at best {stopped.message}"
+
+
+def early_stop(champion: ScoreTable, so_far: ScoreTable, against: Against, losable: int, runs: int) -> EarlyStop | None:
+    """The early end of an evaluation that came as far as `so_far`, of `runs` runs of each task; None while it has to go
+    on. The other arguments are those of `foregone`."""
+    found = foregone(
+        Measured(champion, against.champion_c),
+        Measured(so_far, against.c),
+        losable,
+        against.focus,
+        against.acceptance,
+        against.lambda_,
+        against.seed,
+    )
+    if found is None:
+        return None
+    return EarlyStop(
+        episodes=sum(len(row) for rows in so_far.scores.values() for row in rows),
+        of_episodes=len(so_far.tasks) * len(so_far.scores) * runs,
+        p_so_far=performance(so_far),
+        p_at_most=_at_most(so_far),
+        reason=found.reason,
+        message=found.message,
+    )
+
+
+def _at_most(table: ScoreTable) -> float:
     """The highest P that a table can come to, where what was not run (an empty row) may still score 1. 0..1."""
     subjects = []
     for rows in table.scores.values():
@@ -102,7 +142,7 @@ class _Columns:
 
     @property
     def tasks(self) -> int:
-        return self.right_low.shape[1]
+        return int(self.right_low.shape[1])
 
     def ceiling(self) -> float:
         """The highest mean difference."""
@@ -179,8 +219,8 @@ def _lower_ceiling(columns: _Columns, confidence: float, seed: int) -> float:
 
 
 def _highest(drawn: Draws, rows: Ints | None, low: Floats, high: Floats) -> Floats:
-    """For each resample the highest that one side's widened mean can be: each score takes the end that its weight's sign
-    asks for."""
+    """For each resample the highest that one side's widened mean can be: each score takes the end that the sign of its
+    weight asks for."""
     subjects, tasks = low.shape
     factor = widening(tasks)
     share = _counts(drawn.tasks, tasks) / tasks
@@ -196,4 +236,5 @@ def _highest(drawn: Draws, rows: Ints | None, low: Floats, high: Floats) -> Floa
 def _counts(picks: Ints, values: int) -> Floats:
     """How often each of `values` values was drawn, by resample."""
     offsets = np.arange(len(picks))[:, None] * values
-    return np.bincount((picks + offsets).ravel(), minlength=len(picks) * values).reshape(len(picks), values) * 1.0
+    counts = np.bincount((picks + offsets).ravel(), minlength=len(picks) * values)
+    return counts.reshape(len(picks), values).astype(np.float64)

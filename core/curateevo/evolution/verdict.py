@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from curateevo.api.evolution import Reason, Verdict, VersionPhase
-from curateevo.api.spec import EvolutionSpec, Focus
+from curateevo.api.spec import EvolutionSpec
 from curateevo.api.stage import DecisionRecord
 from curateevo.evolution.acceptance import Comparison, Measured, compare
 from curateevo.evolution.decision import EvolutionSeen, VersionSeen
+from curateevo.evolution.requests import focus_of
+from curateevo.evolution.stopping import stopped_text
 
 
 def judge(spec: EvolutionSpec, seen: EvolutionSeen, version: VersionSeen) -> DecisionRecord | None:
-    """The decision record of an ended version; None while the champion that it is to be compared with is not seen."""
+    """The decision record of an ended version; None while the champion that it is to be compared with is not seen. The
+    rule is that of the spec that its round was started with."""
+    spec = version.spec or spec
     before = seen.champion.pointer if seen.champion else None
     base = DecisionRecord(
         number=version.number,
@@ -29,6 +33,15 @@ def judge(spec: EvolutionSpec, seen: EvolutionSeen, version: VersionSeen) -> Dec
             update={"verdict": Verdict.REJECTED, "reason": (version.reason or Reason.POLICY_REJECTED).value}
         )
     measured = version.measurement
+    if version.phase is VersionPhase.MEASURED and measured is not None and measured.p is None and measured.stopped:
+        return base.model_copy(
+            update={
+                "verdict": Verdict.REVERTED,
+                "reason": measured.stopped.reason.value,
+                "message": stopped_text(measured.stopped),
+                "c": measured.c,
+            }
+        )
     if version.phase is not VersionPhase.MEASURED or measured is None or version.scores is None:
         return base
     base = base.model_copy(update={"p": measured.p, "c": measured.c, "j": measured.j})
@@ -76,8 +89,3 @@ def _judged(spec: EvolutionSpec, base: DecisionRecord, champion: VersionSeen, ve
             "tasks": found.tasks,
         }
     )
-
-
-def focus_of(spec: EvolutionSpec, number: int) -> Focus:
-    """The focus of round `number` (1, 2, ...): the spec's list, in turn."""
-    return spec.rounds.focus[(max(1, number) - 1) % len(spec.rounds.focus)]

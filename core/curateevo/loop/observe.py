@@ -11,6 +11,7 @@ from curateevo.api.evolution import CurationEvolution, PolicyVersion, Stage, Sta
 from curateevo.api.stage import ChampionPointer, DecisionRecord, FileRef, Manifest, ProposeSummary, ScoreTable
 from curateevo.evolution.decision import (
     AttemptSeen,
+    ChampionScores,
     ChampionSeen,
     EvolutionSeen,
     JobState,
@@ -111,6 +112,7 @@ class Observer:
             ingest=ingest.manifest if ingest else None,
             context=made.file("context.json").ref if made and made.has("context.json") else None,
             policy=self._policy(number, jobs),
+            champion=_measured(seen.versions.get(version.spec.parent)) if version.spec.parent is not None else None,
             decision=self._read_decision(number),
             suspended=_halted(evolution),
             deleting=seen.deleting,
@@ -136,6 +138,7 @@ class Observer:
             evaluate=evaluate,
             policy=self._policy(number, jobs),
             method=summary.method if isinstance(summary, ProposeSummary) else "",
+            spec=version.spec.evolution_spec,
             current=_current(status.stages),
         )
 
@@ -223,6 +226,15 @@ def _halted(evolution: CurationEvolution) -> bool:
     """Whether versions are to rest: suspended, stopped at once, or the evolution is over."""
     spec = evolution.spec
     return spec.suspend or spec.stop == "Now" or evolution.status.phase in TERMINAL
+
+
+def _measured(champion: VersionSeen | None) -> ChampionScores | None:
+    """What a version must beat, once it is seen."""
+    if champion is None or champion.measurement is None or champion.evaluate is None:
+        return None
+    if not champion.evaluate.has(SEL_SCORES):
+        return None
+    return ChampionScores(champion.evaluate.file(SEL_SCORES).ref, champion.measurement.c)
 
 
 def _current(stages: dict[str, StageStatus]) -> StageStatus | None:

@@ -140,7 +140,7 @@ def mark_of(story: VersionStory) -> Mark:
 def _row(story: VersionStory, champion: int | None) -> Row:
     spec, status, decision = story.version.spec, story.version.status, story.decision
     measured, sel = status.measurement, story.scores.get("sel")
-    low, high = wilson(measured.p, sel.tasks) if measured and sel else (None, None)
+    low, high = wilson(measured.p, sel.tasks) if measured and measured.p is not None and sel else (None, None)
     reason = decision.reason if decision else (status.reason.value if status.reason else "")
     return Row(
         number=spec.number,

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from curateevo.api.base import canonical_json, digest_of
 from curateevo.api.errors import ContractBroken
 from curateevo.api.stage import (
+    EvaluateSummary,
     FileEntry,
     FileRef,
     Manifest,
@@ -63,7 +64,7 @@ def publish(
     files = tuple(entries)
     manifest = Manifest(
         stage=request.stage,
-        input_digest=request.input_digest,
+        input_digest=work_done(request, summary).input_digest,
         outcome=outcome,
         reason=reason,
         message=message,
@@ -77,14 +78,12 @@ def publish(
 
 
 def reuse(store: Store, request: StageRequest, salt: str = "") -> Manifest | None:
-    """If this very work is done already, write a manifest that points at it and return that; otherwise None."""
-    raw = store.get(cache_key(request, salt))
-    if raw is None:
+    """If this very work is done already, write a manifest that points at it and return that; otherwise None. What was
+    evaluated in full does for an evaluation that may end early; never the other way round."""
+    found = _remembered(store, request.in_full(), salt) or _remembered(store, request, salt)
+    if found is None:
         return None
-    origin = FileRef.model_validate_json(raw)
-    manifest = read_manifest(store, origin.key.removesuffix(f"/{MANIFEST}"))
-    if manifest is None or manifest.input_digest != request.input_digest:
-        return None
+    origin, manifest = found
     shared = manifest.model_copy(
         update={
             "cached_from": manifest.cached_from or origin.key.removesuffix(f"/{MANIFEST}"),
@@ -95,12 +94,28 @@ def reuse(store: Store, request: StageRequest, salt: str = "") -> Manifest | Non
     return shared
 
 
+def _remembered(store: Store, request: StageRequest, salt: str) -> tuple[FileRef, Manifest] | None:
+    raw = store.get(cache_key(request, salt))
+    if raw is None:
+        return None
+    origin = FileRef.model_validate_json(raw)
+    manifest = read_manifest(store, origin.key.removesuffix(f"/{MANIFEST}"))
+    return (origin, manifest) if manifest is not None and manifest.input_digest == request.input_digest else None
+
+
 def remember(store: Store, request: StageRequest, manifest: Manifest, salt: str = "") -> None:
-    """Let later requests with the same input digest and salt find this artifact."""
+    """Let later requests for the same work, and with the same salt, find this artifact."""
     key = manifest_key(request.prefix)
     data = _encode(manifest)
     ref = FileRef(key=key, digest=manifest.digest, size_bytes=len(data))
-    store.put_once(cache_key(request, salt), canonical_json(ref.to_wire()).encode())
+    done = work_done(request, manifest.summary)
+    store.put_once(cache_key(done, salt), canonical_json(ref.to_wire()).encode())
+
+
+def work_done(request: StageRequest, summary: Summary) -> StageRequest:
+    """The request that an artifact answers: an evaluation that might have ended early, and did not, is a full one."""
+    early = isinstance(summary, EvaluateSummary) and summary.stopped is not None
+    return request if early else request.in_full()
 
 
 def read_manifest(store: Store, prefix: str) -> Manifest | None:

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from hashlib import sha256
+from threading import Event
 
 from curateevo.api.errors import Transient
 from curateevo_jobs.agents.chat import (
@@ -170,14 +171,39 @@ def _fail(episode: Episode, error: AnswerError) -> None:
     episode.state = State.FAILED
 
 
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """When to look whether what was played is enough."""
+
+    every: int
+    """Episodes between two looks, at least 1."""
+    enough: Callable[[int], bool]
+    """Whether the first n episodes, which are over, are enough."""
+
+    def due(self, over: int, total: int) -> bool:
+        return over % self.every == 0 or over == total
+
+
 def play(
-    model: ChatModel, episodes: Sequence[Episode], rules: Rules, ended: Callable[[int], None] = lambda n: None
-) -> None:
-    """Play all episodes to their end. `ended` is called with the number of episodes that are over."""
-    if model.concurrency == 0:
+    model: ChatModel,
+    episodes: Sequence[Episode],
+    rules: Rules,
+    ended: Callable[[int], None] = lambda n: None,
+    checks: Checks | None = None,
+) -> int:
+    """Play the episodes to their end, all of them or the first that are enough: how many. Those behind may have begun,
+    and are to be thrown away. `ended` is called with the number of episodes that are over."""
+    if model.concurrency != 0:
+        return _play_apart(model, episodes, rules, ended, checks)
+    if checks is None:
         _play_together(model, episodes, rules, ended)
-    else:
-        _play_apart(model, episodes, rules, ended)
+        return len(episodes)
+    for start in range(0, len(episodes), checks.every):
+        part = episodes[start : start + checks.every]
+        _play_together(model, part, rules, lambda done, start=start: ended(start + done))  # type: ignore[misc]
+        if checks.enough(start + len(part)):
+            return start + len(part)
+    return len(episodes)
 
 
 def _play_together(model: ChatModel, episodes: Sequence[Episode], rules: Rules, ended: Callable[[int], None]) -> None:
@@ -193,17 +219,32 @@ def _play_together(model: ChatModel, episodes: Sequence[Episode], rules: Rules, 
         ended(len(episodes) - len(live))
 
 
-def _play_apart(model: ChatModel, episodes: Sequence[Episode], rules: Rules, ended: Callable[[int], None]) -> None:
-    """Each episode in a thread of a pool."""
+def _play_apart(
+    model: ChatModel,
+    episodes: Sequence[Episode],
+    rules: Rules,
+    ended: Callable[[int], None],
+    checks: Checks | None,
+) -> int:
+    """Each episode in a thread of a pool. What is enough hangs on the first episodes in their order, never on those
+    that happen to be over."""
+    enough = Event()
     with ThreadPoolExecutor(model.concurrency) as pool:
-        for n, _ in enumerate(pool.map(lambda episode: play_one(model, episode, rules), episodes), start=1):
+        over = pool.map(lambda episode: play_one(model, episode, rules, enough.is_set), episodes)
+        for n, _ in enumerate(over, start=1):
             ended(n)
+            if checks is not None and checks.due(n, len(episodes)) and checks.enough(n):
+                enough.set()
+                return n
+    return len(episodes)
 
 
-def play_one(model: ChatModel, episode: Episode, rules: Rules) -> None:
-    """Play one episode to its end."""
+def play_one(model: ChatModel, episode: Episode, rules: Rules, given_up: Callable[[], bool] = lambda: False) -> None:
+    """Play one episode to its end, unless it is given up."""
+    if given_up():
+        return
     begin(episode)
-    while episode.state is State.ASKING:
+    while episode.state is State.ASKING and not given_up():
         [answer] = model.answer([episode.conversation], rules.generation, [episode.turn_seed])
         advance(episode, answer, rules.max_turns)
 

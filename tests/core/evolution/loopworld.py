@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from curateevo.api.evolution import (
+    EarlyStop,
     EvolutionPhase,
     EvolutionStatus,
     Stage,
@@ -21,10 +22,12 @@ from curateevo.api.evolution import (
 from curateevo.api.parse import parse_evolution
 from curateevo.api.spec import EvolutionSpec
 from curateevo.api.stage import (
+    AGAINST_SCORES,
     ChampionPointer,
     CurateParams,
     CurateSummary,
     DecisionRecord,
+    EvaluateParams,
     EvaluateSummary,
     FileEntry,
     FileRef,
@@ -39,8 +42,10 @@ from curateevo.api.stage import (
     Usage,
     content_digest,
 )
+from curateevo.evolution.acceptance import run_order
 from curateevo.evolution.decision import (
     AttemptSeen,
+    ChampionScores,
     ChampionSeen,
     CreateVersion,
     Decision,
@@ -60,6 +65,7 @@ from curateevo.evolution.names import job_name
 from curateevo.evolution.plan_evolution import TERMINAL, plan_evolution
 from curateevo.evolution.plan_version import STAGES, plan_version
 from curateevo.evolution.requests import Identity
+from curateevo.evolution.stopping import early_stop
 
 PROPOSING: dict[str, Any] = {"tokens": 1000, "usd": 0.25, "calls": 2}
 REWRITING: dict[str, Any] = {"tokens": 500, "usd": 0.125, "calls": 5}
@@ -320,16 +326,25 @@ class World:
             done[Stage.TRAIN],
             done[Stage.EVALUATE],
             FileRef(key=version.policy_key, digest=version.policy_digest, size_bytes=1),
+            spec=version.evolution_spec,
         )
 
     def version_seen(self, number: int) -> VersionStagesSeen:
         ingest = self.stage_seen(Stage.INGEST, None).done
+        parent = self.versions[number][0].parent
         return VersionStagesSeen(
             stages={s: self.stage_seen(s, number) for s in STAGES},
             ingest=ingest.manifest if ingest else None,
             policy=FileRef(key=f"p{number}", digest=f"sha256:p{number}", size_bytes=1),
+            champion=None if parent is None else self._champion_scores(parent),
             decision=self.decisions.get(number),
         )
+
+    def _champion_scores(self, number: int) -> ChampionScores | None:
+        seen = self._version(number)
+        if seen.evaluate is None or seen.measurement is None:
+            return None
+        return ChampionScores(seen.evaluate.file("sel/scores.json").ref, seen.measurement.c)
 
     # ---- what counts ----------------------------------------------------------------------------------------------
 
@@ -344,6 +359,7 @@ class World:
             "shown": {n: s.verdict for n, (_, s) in sorted(self.versions.items())},
             "counts": self.status.counts,
             "measured": {n: s.measurement for n, (_, s) in sorted(self.versions.items())},
+            "trained": sorted({v for s, v, _ in self.work if s is Stage.TRAIN and v is not None}),
             "spent": self.status.spent,
         }
 
@@ -412,7 +428,9 @@ def make_manifest(request: StageRequest, outcome: Outcome, script: Script) -> Ma
         Stage.INGEST: IngestSummary(trajectories=10, turns=1000, successes=5, set_aside=0, leaked=0),
         Stage.CURATE: CurateSummary(sft_rows=turns, sft_turns=turns),
         Stage.TRAIN: TrainSummary(),
-        Stage.EVALUATE: EvaluateSummary(scores={"seed-0": {"diag": score, "sel": score}}),
+        Stage.EVALUATE: EvaluateSummary(
+            scores={"seed-0": {"diag": score, "sel": score}}, stopped=stop_of(request, p, script)
+        ),
         Stage.FLOORS: EvaluateSummary(scores={"do-nothing": {"sel": score}}),
         Stage.SEAL: EvaluateSummary(scores={"v0-seed-0": {"test": score}}),
         Stage.PROPOSE: ProposeSummary(policy_digest=f"sha256:p{number}", method=f"method-{number}"),
@@ -428,6 +446,24 @@ def make_manifest(request: StageRequest, outcome: Outcome, script: Script) -> Ma
         summary=summary,
         usage=Usage(gpu_seconds=10.0, **_asked(request)),
     )
+
+
+def stop_of(request: StageRequest, full: ScoreTable, script: Script) -> EarlyStop | None:
+    """Where an evaluation that would score `full` ends early: looked at after every tenth task."""
+    params = request.params
+    if not isinstance(params, EvaluateParams) or (against := params.against) is None:
+        return None
+    number = int(request.inputs[AGAINST_SCORES].key.split("/versions/")[1].split("/")[0])
+    champion = score_table(script.p[number], number)
+    order = run_order(champion, full.tasks)
+    rows = dict(zip(full.tasks, full.scores["seed-0"], strict=True))
+    for ran in range(0, len(order), 10):
+        kept = set(order[:ran])
+        so_far = tuple(rows[t] if t in kept else () for t in full.tasks)
+        table = full.model_copy(update={"scores": {"seed-0": so_far}})
+        if (found := early_stop(champion, table, against, losable=0, runs=1)) is not None:
+            return found
+    return None
 
 
 def _asked(request: StageRequest) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +13,7 @@ from curateevo.api.evolution import Reason
 from curateevo.api.spec import Acceptance, AcceptanceRule, Focus
 from curateevo.api.stage import ScoreTable
 from curateevo.evolution.acceptance import Measured, compare, run_order
-from curateevo.evolution.stopping import Foregone, at_most, foregone
+from curateevo.evolution.stopping import Foregone, foregone
 
 Rows = list[tuple[float | None, ...]]
 LAMBDA = 0.3
@@ -47,7 +46,7 @@ class Round:
         return self.full.scores[subject][self.full.tasks.index(task)]
 
     def so_far(self, ran: int) -> ScoreTable:
-        return self.filled({cell: () for cell in self.cells()[ran:]})
+        return self.filled(dict.fromkeys(self.cells()[ran:], ()))
 
     def filled(self, others: dict[tuple[str, str], tuple[float | None, ...]]) -> ScoreTable:
         """The full table with other rows in some places."""
