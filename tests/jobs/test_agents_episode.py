@@ -10,7 +10,7 @@ import pytest
 
 from curateevo.api.errors import Transient
 from curateevo_jobs.agents.chat import Answer, AnswerError, Call, Generation, parse_call, parse_text
-from curateevo_jobs.agents.episode import Episode, Rules, State, play, seed_of
+from curateevo_jobs.agents.episode import Checks, Episode, Rules, State, play, seed_of
 from curateevo_jobs.agents.nothing import Nothing
 from curateevo_jobs.agents.prerequisites import Planned, play_prerequisites
 from curateevo_jobs.agents.scripted import Scripted, in_turn
@@ -259,3 +259,25 @@ def test_tasks_after_a_prerequisite_that_was_not_measured_are_not_measured_eithe
     assert broken.asked == 1
     assert ready.error is not None and ready.error.transient
     assert open_episode(ready).state is State.FAILED
+
+
+@pytest.mark.parametrize("concurrency", [0, 4])
+def test_episodes_end_where_the_first_are_enough_however_many_run_at_once(concurrency: int) -> None:
+    started = [start(n) for n in range(20)]
+    model = Scripted(in_turn(call(), Answer(content="done")), concurrency)
+    looked: list[int] = []
+    checks = Checks(3, lambda over: looked.append(over) or over >= 6)  # type: ignore[func-returns-value]
+    assert play(model, [e for e, _ in started], RULES, checks=checks) == 6
+    assert looked == [3, 6]
+    assert all(e.state is State.FINISHED for e, _ in started[:6])
+    assert model.asked < 40 and any(e.state is State.ASKING for e, _ in started[6:])
+
+
+@pytest.mark.parametrize("concurrency", [0, 4])
+def test_what_is_never_enough_is_played_to_its_end(concurrency: int) -> None:
+    started = [start(n) for n in range(7)]
+    looked: list[int] = []
+    checks = Checks(3, lambda over: bool(looked.append(over)))  # type: ignore[func-returns-value]
+    model = Scripted(in_turn(Answer(content="done")), concurrency)
+    assert play(model, [e for e, _ in started], RULES, checks=checks) == 7
+    assert looked == [3, 6, 7]

@@ -9,8 +9,19 @@ from typing import Any
 import pytest
 
 from curateevo.api.errors import ContractBroken, Transient
-from curateevo.api.spec import BaseModelRef, Evaluation, Memory, Sampling, Serving, SuiteRef
-from curateevo.api.stage import EvaluateParams, EvaluateSummary, ScoreTable, Subject, SubjectKind
+from curateevo.api.spec import (
+    Acceptance,
+    AcceptanceRule,
+    BaseModelRef,
+    Evaluation,
+    Focus,
+    Memory,
+    Sampling,
+    Serving,
+    SuiteRef,
+)
+from curateevo.api.stage import Against, EvaluateParams, EvaluateSummary, ScoreTable, Subject, SubjectKind
+from curateevo.evolution.acceptance import Measured, compare
 from curateevo_jobs.agents.chat import AnswerError
 from curateevo_jobs.agents.episode import Episode
 from curateevo_jobs.benchmarks import registry
@@ -167,6 +178,83 @@ def test_tasks_with_prerequisites_are_scored_and_the_prerequisites_are_not(base:
     evaluate(run, params)
     rows = [json.loads(line) for line in (run.output / "sel" / "results.jsonl").read_text().splitlines()]
     assert [(row["task"], row["success"], row["error"]) for row in rows] == [(i, 0.0, None) for i in sorted(ids)]
+
+
+def against_a_champion(inputs: Path, tasks: list[Task], solved: float) -> Against:
+    """A champion that solves this share of sel and all of chat, the only skill of an agent that does nothing."""
+    sel = sorted(tasks[::2], key=lambda t: t.id)
+    rows = tuple((float(t.family == "chat" or n < solved * len(sel)),) for n, t in enumerate(sel))
+    champion = ScoreTable(
+        tasks=tuple(t.id for t in sel), families=tuple(t.family for t in sel), scores={"seed-0": rows}
+    )
+    (inputs / "against").mkdir()
+    text = json.dumps(champion.model_dump(mode="json", by_alias=True))
+    (inputs / "against/scores.json").write_text(text)
+    return Against(focus=Focus.EFFECTIVENESS, acceptance=Acceptance(), lambda_=0.3, champion_c=0.5, c=0.5, seed=1)
+
+
+@pytest.mark.parametrize("focus", [Focus.EFFECTIVENESS, Focus.EFFICIENCY])
+def test_a_bad_versions_evaluation_ends_early_with_the_verdict_of_a_full_one(
+    focus: Focus, base: Path, tmp_path: Path
+) -> None:
+    suites = (SuiteRef(name="toolworld", params={"perSkill": 8}),)
+    params = params_for(base, SUBJECTS[2], splits=("diag", "sel"), evaluation=Evaluation(suites=suites, repeats=2))
+    tasks = list(registry.suite("toolworld").tasks(suites[0].params))
+    ids = [t.id for t in tasks]
+    found = {}
+    for name in ("early", "full"):
+        run = support.make_run(tmp_path / name, params)
+        (run.inputs / "splits.json").write_text(json.dumps({"diag": ids[1::2], "sel": ids[::2]}))
+        against = against_a_champion(run.inputs, tasks, 0.4).model_copy(update={"focus": focus, "c": 0.4})
+        given = params.model_copy(update={"against": against if name == "early" else None})
+        summary = evaluate(run, given).summary
+        assert isinstance(summary, EvaluateSummary)
+        champion = ScoreTable.model_validate_json((run.inputs / "against/scores.json").read_text())
+        table = ScoreTable.model_validate_json((run.output / "sel/scores.json").read_text())
+        found[name] = (summary, table, run.output)
+    stopped = found["early"][0].stopped
+    assert stopped is not None and 0 < stopped.episodes < stopped.of_episodes
+    print(f"{focus}: {stopped.episodes} of {stopped.of_episodes} episodes of sel, none of {len(ids[1::2])} of diag")
+    old, new = Measured(champion, 0.5), Measured(found["full"][1], 0.4)
+    verdict = compare(old, new, focus, against.acceptance, 0.3, 1)
+    assert (verdict.commit, verdict.reason) == (False, stopped.reason)
+    assert found["full"][0].scores["nothing"]["sel"].p <= stopped.p_at_most
+    rows = dict(zip(found["full"][1].tasks, found["full"][1].scores["nothing"], strict=True))
+    early = dict(zip(found["early"][1].tasks, found["early"][1].scores["nothing"], strict=True))
+    assert sum(map(len, early.values())) == stopped.episodes
+    assert all(row in ((), rows[task]) for task, row in early.items())
+    assert not (found["early"][2] / "diag").exists() and (found["full"][2] / "diag/scores.json").exists()
+
+
+def test_a_version_that_could_win_is_evaluated_in_full(base: Path, tmp_path: Path) -> None:
+    params = params_for(base, SUBJECTS[2], splits=("diag", "sel"))
+    written = []
+    for name in ("against", "full"):
+        run = support.make_run(tmp_path / name, params)
+        tasks = lay_in(run.inputs, base)
+        ids = [t.id for t in tasks]
+        (run.inputs / "splits.json").write_text(json.dumps({"diag": ids[1::2], "sel": ids[::2]}))
+        against = against_a_champion(run.inputs, tasks, 0.0).model_copy(
+            update={"c": 0.4, "acceptance": Acceptance(rule=AcceptanceRule.PAPER)}
+        )
+        given = params.model_copy(update={"against": against if name == "against" else None})
+        summary = evaluate(run, given).summary
+        assert isinstance(summary, EvaluateSummary) and summary.stopped is None
+        kept = [p for p in sorted(run.output.rglob("*")) if p.is_file() and p.name != "timings.jsonl"]
+        written.append([p.read_bytes() for p in kept])
+    assert len(written[0]) == 6 and written[0] == written[1]
+
+
+def test_a_version_that_costs_too_much_to_win_runs_nothing(base: Path, tmp_path: Path) -> None:
+    params = params_for(base, SUBJECTS[0], splits=("diag", "sel"))
+    run = support.make_run(tmp_path, params)
+    tasks = lay_in(run.inputs, base)
+    (run.inputs / "splits.json").write_text(json.dumps({"diag": [], "sel": [t.id for t in tasks[::2]]}))
+    (run.inputs / "champion/model").unlink()
+    against = against_a_champion(run.inputs, tasks, 1.0).model_copy(update={"c": 0.9})
+    summary = evaluate(run, params.model_copy(update={"against": against})).summary
+    assert isinstance(summary, EvaluateSummary) and summary.stopped is not None
+    assert (summary.stopped.episodes, summary.stopped.p_so_far, summary.scores) == (0, None, {})
 
 
 def trial(task: str, success: float | None, transient: bool = True, repeat: int = 0) -> Trial:

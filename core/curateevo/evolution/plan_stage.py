@@ -79,10 +79,15 @@ def _finish(
 ) -> StageDecision:
     finished = status.model_copy(
         update={"state": StageState.DONE, "attempt": max(status.attempt, seen.highest), "digest": manifest.digest,
-                "retry_at": None, "reason": None, "message": manifest.message[:2048]}
+                "retry_at": None, "reason": None, "message": _said(manifest)[:2048]}
     )  # fmt: skip
     others = StageSeen(tuple(a for a in seen.attempts if a is not done))
     return StageDecision(finished, _stop_all(others, context), manifest=manifest)
+
+
+def _said(manifest: Manifest) -> str:
+    """What the stage says of its end, or whose work it took over."""
+    return manifest.message or (f"reused: {manifest.cached_from}" if manifest.cached_from else "")
 
 
 def _intend(status: StageStatus, attempt: int, now: float) -> StageDecision:

@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from curateevo.api.evolution import CurationEvolution, PolicyVersion, Verdict
+from curateevo.api.evolution import CurationEvolution, Measurement, PolicyVersion, Verdict
 from curateevo.evolution.decision import Notice
 
 PLAIN_INTERVAL_SECONDS = 15.0
@@ -108,6 +108,17 @@ def versions_table(evolution: CurationEvolution, versions: dict[int, PolicyVersi
     return table
 
 
+def _measured(m: Measurement | None) -> tuple[str, str, str, str]:
+    """P, C, J and turns; P as what it could at most be where not all was run."""
+    if m is None:
+        return "", "", "", ""
+    if m.p is not None and m.j is not None:
+        p, j = f"{m.p:.3f}", f"{m.j:.3f}"
+    else:
+        p, j = f"≤ {m.stopped.p_at_most:.3f}" if m.stopped and m.stopped.episodes else "", ""
+    return p, f"{m.c:.3f}", j, str(m.sft_turns + m.rl_turns)
+
+
 def _cells(version: PolicyVersion) -> tuple[str | Text, ...]:
     status, spec = version.status, version.spec
     m = status.measurement
@@ -118,7 +129,7 @@ def _cells(version: PolicyVersion) -> tuple[str | Text, ...]:
         str(spec.number),
         "-" if spec.parent is None else str(spec.parent),
         spec.focus.value if spec.focus else "-",
-        *((f"{m.p:.3f}", f"{m.c:.3f}", f"{m.j:.3f}", str(m.sft_turns + m.rl_turns)) if m else ("", "", "", "")),
+        *_measured(m),
         verdict,
         status.reason.value if status.reason else "",
     )

@@ -172,9 +172,11 @@ def _proposal(store: Store, version: PolicyVersion) -> Manifest | None:
 
 
 def _scores(manifest: Manifest | None) -> dict[str, dict[str, SplitScore]]:
+    """Nothing of a part of sel: the tasks that were run first are the hard ones."""
     if manifest is None or not isinstance(manifest.summary, EvaluateSummary):
         return {}
-    return manifest.summary.scores
+    stopped = manifest.summary.stopped
+    return {} if stopped is not None and stopped.episodes < stopped.of_episodes else manifest.summary.scores
 
 
 def _table(store: Store, manifest: Manifest | None, path: str) -> ScoreTable | None:

@@ -39,6 +39,8 @@ class Row:
     p: float | None
     low: float | None
     high: float | None
+    p_at_most: float | None
+    """What P could at most have come to, where not all of sel was run."""
     c: float | None
     j: float | None
     delta_p: float | None
@@ -152,6 +154,7 @@ def _row(story: VersionStory, champion: int | None) -> Row:
         p=measured.p if measured else None,
         low=low,
         high=high,
+        p_at_most=measured.stopped.p_at_most if measured and measured.p is None and measured.stopped else None,
         c=measured.c if measured else None,
         j=measured.j if measured else None,
         delta_p=decision.delta_p if decision else None,
@@ -186,6 +189,7 @@ def _skipped_row(record: DecisionRecord) -> Row:
         p=None,
         low=None,
         high=None,
+        p_at_most=None,
         c=None,
         j=None,
         delta_p=None,

@@ -38,6 +38,7 @@ from curateevo.api.stage import (
     ScoreTable,
     SplitScore,
     StageRequest,
+    Summary,
     TrainSummary,
     Usage,
     content_digest,
@@ -312,7 +313,7 @@ class World:
     def _version(self, number: int) -> VersionSeen:
         version, status = self.versions[number]
         done = {s: d.manifest if (d := self.stage_seen(s, number).done) else None for s in STAGES}
-        measured = done[Stage.EVALUATE] is not None
+        evaluated = done[Stage.EVALUATE]
         return VersionSeen(
             number,
             version.policy_digest,
@@ -321,13 +322,23 @@ class World:
             status.measurement,
             status.reason,
             status.message,
-            score_table(self.script.p[number], number) if measured else None,
+            self._scores(number, evaluated.summary) if evaluated else None,
             done[Stage.CURATE],
             done[Stage.TRAIN],
             done[Stage.EVALUATE],
             FileRef(key=version.policy_key, digest=version.policy_digest, size_bytes=1),
             spec=version.evolution_spec,
         )
+
+    def _scores(self, number: int, summary: Summary) -> ScoreTable:
+        """What was run of the version's scores."""
+        full = score_table(self.script.p[number], number)
+        if not isinstance(summary, EvaluateSummary) or summary.stopped is None:
+            return full
+        parent = self.versions[number][0].parent or 0
+        kept = run_order(score_table(self.script.p[parent], parent), TASKS)[: summary.stopped.episodes]
+        rows = tuple(row if t in kept else () for t, row in zip(TASKS, full.scores["seed-0"], strict=True))
+        return full.model_copy(update={"scores": {"seed-0": rows}})
 
     def version_seen(self, number: int) -> VersionStagesSeen:
         ingest = self.stage_seen(Stage.INGEST, None).done

@@ -19,6 +19,7 @@ from curateevo.api.evolution import (
     VersionPhase,
 )
 from curateevo.api.spec import (
+    AcceptanceRule,
     AgentProgram,
     Augmentation,
     Budget,
@@ -32,6 +33,7 @@ from curateevo.api.spec import (
 from curateevo.api.stage import CurateParams, FileRef, Outcome, ProposeParams
 from curateevo.evolution.decision import AttemptSeen, JobState, StageSeen, StartJob, StopJob
 from curateevo.evolution.plan_stage import StageContext, StageDecision, plan_stage
+from curateevo.evolution.plan_version import plan_version
 from curateevo.evolution.requests import ingest_request
 from tests.core.evolution.loopworld import WHO, Script, World, make_manifest, spec, with_script
 
@@ -368,6 +370,66 @@ def test_deletion_in_every_phase_stops_jobs_first_and_keeps_artifacts_unless_tol
         assert bool(world.deleted_prefixes) == (policy == "Delete")
         own = [j for j in world.jobs.values() if j.request.version is None or j.request.stage is Stage.PROPOSE]
         assert not any(j.state is JobState.RUNNING for j in own)
+
+
+def without_stops(given: EvolutionSpec) -> EvolutionSpec:
+    return given.model_copy(update={"acceptance": given.acceptance.model_copy(update={"stop_early": False})})
+
+
+def test_early_ends_change_no_verdict_and_show_no_plain_p() -> None:
+    early, full = World(spec()), World(without_stops(spec()))
+    for world in (early, full):
+        world.settle()
+        world.check_end()
+    assert early.outcome()["verdicts"] == full.outcome()["verdicts"]
+    for number in (2, 3):
+        measured, record = early.versions[number][1].measurement, early.decisions[number]
+        assert measured is not None and measured.stopped is not None and measured.p is None and measured.j is None
+        assert 0 < measured.stopped.episodes < measured.stopped.of_episodes
+        assert (record.p, record.j, record.delta_p, record.verdict) == (None, None, None, Verdict.REVERTED)
+        assert "stopped early after" in record.message and "at most" in record.message
+        in_full = full.versions[number][1].measurement
+        assert in_full is not None and in_full.stopped is None and in_full.p is not None
+        assert in_full.p <= measured.stopped.p_at_most
+    for number in (0, 1, 4):
+        assert early.versions[number][1].measurement == full.versions[number][1].measurement
+
+
+def test_an_efficiency_edit_that_is_not_cheaper_is_not_trained() -> None:
+    script = Script(turns={0: 900, 1: 900, 2: 900, 3: 900, 4: 100})
+    early, full = World(spec(), script), World(without_stops(spec()), script)
+    for world in (early, full):
+        world.settle()
+    assert early.outcome()["verdicts"] == full.outcome()["verdicts"]
+    assert early.decisions[2].reason == Reason.NOT_CHEAPER and "before any episode" in early.decisions[2].message
+    assert early.outcome()["trained"] == [0, 1, 3, 4] and full.outcome()["trained"] == [0, 1, 2, 3, 4]
+
+
+def test_a_version_waits_until_its_champion_is_seen() -> None:
+    """Otherwise one attempt would be asked for two kinds of work."""
+    world = World(spec())
+    while 1 not in world.versions:
+        world.tick()
+        for number in list(world.versions):
+            world.tick_version(number)
+        world.finish_all()
+    seen = replace(world.version_seen(1), champion=None)
+    decision = plan_version(WHO, world.versions[1][0], world.versions[1][1], seen, NOW)
+    assert not decision.actions and decision.status == world.versions[1][1]
+
+
+def test_a_rule_that_changes_within_a_round_judges_the_next() -> None:
+    world = World(spec())
+    while 1 not in world.versions:
+        world.tick()
+        for number in list(world.versions):
+            world.tick_version(number)
+        world.finish_all()
+    paper = world.spec.acceptance.model_copy(update={"rule": AcceptanceRule.PAPER})
+    world.spec = world.spec.model_copy(update={"acceptance": paper})
+    world.settle()
+    assert "confidence" in world.decisions[1].message
+    assert "confidence" not in world.decisions[4].message
 
 
 def test_an_object_does_not_grow_with_its_rounds() -> None:

@@ -12,9 +12,32 @@ from pathlib import Path
 import pytest
 
 from curateevo.api.errors import ArtifactCorrupt, Conflict, ContractBroken, Denied, StoreUnavailable
-from curateevo.api.evolution import Stage
-from curateevo.api.spec import Corpus, CorpusSource, Splits
-from curateevo.api.stage import IngestParams, IngestSummary, StageRequest, StoreRef
+from curateevo.api.evolution import EarlyStop, Reason, Stage
+from curateevo.api.spec import (
+    Acceptance,
+    BaseModelRef,
+    Corpus,
+    CorpusSource,
+    Evaluation,
+    Focus,
+    Memory,
+    Serving,
+    Splits,
+    SuiteRef,
+)
+from curateevo.api.stage import (
+    AGAINST_SCORES,
+    Against,
+    EvaluateParams,
+    EvaluateSummary,
+    FileRef,
+    IngestParams,
+    IngestSummary,
+    StageRequest,
+    StoreRef,
+    Subject,
+    SubjectKind,
+)
 from curateevo.store.artifacts import publish, read_manifest, remember, reuse
 from curateevo.store.local import PARTIAL, LocalStore
 from curateevo.store.protocol import Store
@@ -22,6 +45,35 @@ from curateevo.store.s3 import S3Store, fetch_objects
 from tests.conftest import free_port
 
 Raw = Callable[[str, bytes], None]
+
+
+AGAINST = Against(focus=Focus.EFFECTIVENESS, acceptance=Acceptance(), lambda_=0.3, champion_c=0.5, c=0.5, seed=1)
+STOPPED = EarlyStop(episodes=1, of_episodes=2, p_so_far=0.0, p_at_most=0.5, reason=Reason.NOT_IMPROVED)
+
+
+def evaluation(prefix: str, against: Against | None = None) -> StageRequest:
+    """An evaluation, which may end early where it is against a champion."""
+    params = EvaluateParams(
+        subjects=(Subject(name="seed-0", kind=SubjectKind.NOTHING),),
+        splits=("diag", "sel"),
+        model=BaseModelRef(base="builtin://toolworld"),
+        evaluation=Evaluation(suites=(SuiteRef(name="toolworld"),)),
+        memory=Memory(),
+        serving=Serving(),
+        serve_start_seconds=1,
+        seed=0,
+        against=against,
+    )
+    scores = {AGAINST_SCORES: FileRef(key="scores", digest="sha256:5", size_bytes=1)} if against else {}
+    return StageRequest(
+        evolution_uid="u",
+        stage=Stage.EVALUATE,
+        attempt=1,
+        store=StoreRef(uri="file:///store"),
+        prefix=prefix,
+        inputs={"splits.json": FileRef(key="splits", digest="sha256:1", size_bytes=1), **scores},
+        params=params,
+    )
 
 
 @pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.s3)])
@@ -262,3 +314,21 @@ def test_corpus_files_are_fetched_by_pattern(s3_endpoint: str, tmp_path: Path) -
         store.put(f"{prefix}/{name}", name.encode())
     found = fetch_objects(f"s3://bucket/{prefix}/*.json", s3_endpoint, tmp_path)
     assert [p.name for p in found] == ["a.json", "b.json"]
+
+
+def test_a_full_evaluation_serves_one_that_may_end_early_and_never_the_other_way_round(
+    store: Store, tmp_path: Path
+) -> None:
+    (tmp_path / "scores.json").write_text("{}")
+    free, against = evaluation("free"), evaluation("against", AGAINST)
+    early = EvaluateSummary(scores={}, stopped=STOPPED)
+    remember(store, against, publish(store, against, tmp_path, summary=early))
+    assert reuse(store, free) is None
+    assert reuse(store, evaluation("other", AGAINST.model_copy(update={"champion_c": 0.2}))) is None
+    assert (again := reuse(store, evaluation("again", AGAINST))) is not None and again.summary == early
+    full = evaluation("full", AGAINST.model_copy(update={"champion_c": 0.9}))
+    remember(store, full, publish(store, full, tmp_path, summary=EvaluateSummary(scores={})))
+    for name, race in (("free-2", None), ("against-2", AGAINST)):
+        shared = reuse(store, evaluation(name, race))
+        assert shared is not None and shared.cached_from == "full"
+        assert isinstance(shared.summary, EvaluateSummary) and shared.summary.stopped is None
