@@ -4,7 +4,7 @@ Tasks have a difficulty of their own; champion and candidate pass a task with a 
 with noise of its own. Prints the share of sel's episodes that are run: the mean, and the middle 80 % of candidates.
 Every verdict is compared with that of the full table. Diag, which is not run then, is not counted.
 
-    python -m bench.stopping [--runs 20]
+    python -m bench.stopping [--runs 8]
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from curateevo.evolution.acceptance import Measured, compare, run_order
 from curateevo.evolution.stopping import early_stop
 
 CHECKS = 16
-CHANGES = (-0.4, -0.2, -0.1, -0.05, 0.0, 0.05)
+CHANGES = (-0.3, -0.1, 0.0)
 C = {Focus.EFFECTIVENESS: (0.7, 0.7), Focus.EFFICIENCY: (0.7, 0.68)}
 
 
@@ -50,7 +50,7 @@ def share_run(champion: ScoreTable, full: ScoreTable, against: Against, losable:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=20, help="candidates for each line")
+    parser.add_argument("--runs", type=int, default=8, help="candidates for each line")
     parser.add_argument("--tasks", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--errors", type=float, default=0.02, help="evaluation.maxErrorFraction")

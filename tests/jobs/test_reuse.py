@@ -27,7 +27,9 @@ def test_an_edit_that_leaves_the_rows_trains_nothing_and_one_that_leaves_all_run
     (policies / "002.py").write_text(first.replace(nothing, notes))
     (tmp_path / "mini.yaml").write_text(YAML + "  memory: {inTraining: false}\n")
     run = tmp_path / "run"
-    assert start(tmp_path / "mini.yaml", run).wait(timeout=LIMIT_SECONDS) == 0, (tmp_path / "run.log").read_text()[-3000:]
+    assert start(tmp_path / "mini.yaml", run).wait(timeout=LIMIT_SECONDS) == 0, (tmp_path / "run.log").read_text()[
+        -3000:
+    ]
     found = manifests(run)
     reused = {key for key, manifest in found.items() if manifest.cached_from is not None}
     assert reused & {("train", 0), ("train", 1), ("train", 2)} == {("train", 1), ("train", 2)}
