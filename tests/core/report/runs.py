@@ -13,6 +13,7 @@ from curateevo.api.evolution import (
     Condition,
     Counts,
     CurationEvolution,
+    EarlyStop,
     EvolutionPhase,
     EvolutionStatus,
     Measurement,
@@ -47,6 +48,7 @@ from curateevo.api.stage import (
 )
 from curateevo.evolution.names import attempt_prefix, decision_key, initial_policy_key, version_name
 from curateevo.evolution.objective import cost, objective
+from curateevo.evolution.stopping import stopped_text
 from curateevo.local.objects import RunFolder
 from curateevo.store.artifacts import publish
 from curateevo.store.local import LocalStore
@@ -85,6 +87,8 @@ class Candidate:
     notes: tuple[str, ...] = ()
     grpo_skipped: str = ""
     source: str = ""
+    stopped: EarlyStop | None = None
+    """Set when its evaluation ended early: `success` is that of what was run."""
 
 
 LEAKED = "".join(
@@ -290,12 +294,13 @@ class Maker:
             return None
         scores = {"seed-0": {"diag": score(c.success, 120), "sel": score(c.success)}}
         usage = Usage(seconds=240, cpu_seconds=100, gpu_seconds=200, peak_bytes=12 << 30)
-        self.artifact(Stage.EVALUATE, number, {}, EvaluateSummary(scores=scores), usage)
+        self.artifact(Stage.EVALUATE, number, {}, EvaluateSummary(scores=scores, stopped=c.stopped), usage)
         p, spent = scores["seed-0"]["sel"].p, cost(c.turns, CORPUS_TURNS)
         return Measurement(
-            p=p,
+            p=None if c.stopped else p,
             c=spent,
-            j=objective(p, spent, 0.3),
+            j=None if c.stopped else objective(p, spent, 0.3),
+            stopped=c.stopped,
             sft_turns=c.turns - 500,
             rl_turns=500,
             memory_items=4,
@@ -510,7 +515,7 @@ def complete(root: Path) -> RunFolder:
     for place, candidate in enumerate(candidates()):
         number = place if place < 6 else 7
         measured = maker.version(number, candidate)
-        if candidate.verdict is Verdict.COMMITTED and measured is not None:
+        if candidate.verdict is Verdict.COMMITTED and measured and measured.p is not None and measured.j is not None:
             champion = Champion(
                 number=number, policy_digest=f"sha256:{number:064d}", p=measured.p, c=measured.c, j=measured.j
             )
@@ -530,6 +535,48 @@ def complete(root: Path) -> RunFolder:
             stages=STAGES_DONE,
             started_at=START,
             completed_at=START + 21_900,
+        )
+    )
+
+
+def stopped_early(root: Path) -> RunFolder:
+    """A champion, and a version whose evaluation was ended after a quarter of sel."""
+    maker = Maker(root, spec_of(root))
+    maker.ingest()
+    first = Candidate(None, "", Verdict.COMMITTED, Reason.BASELINE, "the first version", success={"chat": 0.75})
+    stop = EarlyStop(
+        episodes=60,
+        of_episodes=240,
+        p_so_far=0.1234,
+        p_at_most=0.6789,
+        reason=Reason.NOT_IMPROVED,
+        message="J changed by -0.0500",
+    )
+    worse = Candidate(
+        Focus.EFFECTIVENESS,
+        "filter",
+        Verdict.REVERTED,
+        Reason.NOT_IMPROVED,
+        stopped_text(stop),
+        parent=0,
+        success={"chat": 0.1234},
+        stopped=stop,
+    )
+    for number, candidate in enumerate((first, worse)):
+        maker.version(number, candidate)
+    return maker.evolution(
+        EvolutionStatus(
+            phase=EvolutionPhase.COMPLETE,
+            reason=Reason.MAX_ROUNDS,
+            message="1 round is done",
+            round=1,
+            decided=1,
+            champion=Champion(number=0, policy_digest="sha256:0", p=0.75, c=0.7, j=0.54),
+            first_champion=0,
+            counts=Counts(committed=1, reverted=1),
+            stages=STAGES_DONE,
+            started_at=START,
+            completed_at=START + 900,
         )
     )
 

@@ -21,6 +21,7 @@ from tests.core.report import runs
 Make = Callable[[Path], RunFolder]
 KINDS: tuple[Make, ...] = (
     runs.complete,
+    runs.stopped_early,
     runs.failed_model,
     runs.failed_baseline,
     runs.interrupted,
@@ -176,6 +177,13 @@ def test_a_complete_run_tells_its_result_and_its_limits(read: Pages) -> None:
     assert "longest SFT row: 343 tokens of 384" in text
     assert "12 evolver calls, 110,400 tokens, 1.26 USD" in text
     assert "error: unknown tool get_wether" in text
+
+
+def test_an_early_end_shows_what_p_could_be_and_never_what_it_was_so_far_as_p(read: Pages) -> None:
+    page = read(runs.stopped_early)
+    text = " ".join(page.text)
+    assert "stopped early" in text and "at most 0.679" in text
+    assert text.count("0.123") == text.count("P 0.123 so far, 0.679 at most") > 0
 
 
 def test_only_the_champion_is_open(read: Pages) -> None:
