@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from trl.chat_template_utils import (
@@ -102,24 +103,30 @@ def tokenize(rows: Sequence[SftRow], tokenizer: Any, *, assistant_only: bool = T
     return tokenized
 
 
-def _without_masked(row: SftRow, spoken: list[int]) -> list[int]:
-    """`spoken` with 0 in place of 1 in masked answers. An answer is a run of ones: what opens it is not spoken.
+def answer_spans(mask: Sequence[int]) -> list[tuple[int, int]]:
+    """Where answers begin and end, the end not included. An answer is a run of ones: what opens it is not spoken."""
+    edges = [i for i, (left, right) in enumerate(pairwise([0, *mask, 0])) if left != right]
+    return list(zip(edges[::2], edges[1::2], strict=True))
 
-    Raises ContractBroken where the template marks more or fewer runs than there are answers.
+
+def _without_masked(row: SftRow, spoken: list[int]) -> list[int]:
+    """`spoken` with 0 in place of 1 in masked answers.
+
+    Raises ContractBroken where the template marks more or fewer spans than there are answers.
     """
     if not row.masked:
         return spoken
-    starts = [i for i, one in enumerate(spoken) if one and not (i and spoken[i - 1])]
+    spans = answer_spans(spoken)
     answers = sum(m["role"] == "assistant" for m in row.messages)
-    if len(starts) != answers:
+    if len(spans) != answers:
         raise ContractBroken(
-            f"SFT row {row.id!r}: answers are masked, and the template marks {len(starts)} spans for {answers} answers",
+            f"SFT row {row.id!r}: answers are masked, and the template marks {len(spans)} spans for {answers} answers",
             "give model.chatTemplate with one {% generation %} block for each assistant message, or mask no turns",
         )
-    trained, number = [], -1
-    for index, one in enumerate(spoken):
-        number += bool(one and not (index and spoken[index - 1]))
-        trained.append(int(one and number not in row.masked))
+    trained = list(spoken)
+    for number in row.masked:
+        start, end = spans[number]
+        trained[start:end] = [0] * (end - start)
     return trained
 
 
