@@ -22,7 +22,7 @@ from rich.text import Text
 from curateevo.api.errors import ContractBroken, CurateEvoError, ExitCode, PolicyRejected, SpecInvalid
 from curateevo.api.evolution import CurationEvolution, EvolutionPhase, PolicyVersion, Reason, Stage
 from curateevo.api.parse import parse_evolution
-from curateevo.api.spec import Corpus, CorpusFormat, CorpusSource, Memory, Sampling, Sandbox, Splits
+from curateevo.api.spec import BaseModelRef, Corpus, CorpusFormat, CorpusSource, Memory, Sampling, Sandbox, Splits
 from curateevo.api.stage import (
     CurateParams,
     CurateSummary,
@@ -180,17 +180,22 @@ def ingest(
     output: Annotated[Path, typer.Option("-o", "--output", help="folder of the corpus")],
     format: Annotated[str, typer.Option(help=", ".join(get_args(CorpusFormat)))] = "auto",
     max_set_aside_fraction: Annotated[float, typer.Option(help="rows that may be unreadable, 0..1")] = 0.02,
+    grace: Annotated[str | None, typer.Option(help="base model that scores turns", metavar="MODEL")] = None,
 ) -> None:
     """Read trajectories into a corpus: Parquet, features, profile; broken rows are set aside and named."""
     chosen = tuple(CorpusSource.model_validate({"uri": _absolute(s), "format": format}) for s in sources)
-    corpus = Corpus(sources=chosen, max_set_aside_fraction=max_set_aside_fraction)
-    manifest = _stage_alone(Stage.INGEST, IngestParams(corpus=corpus, suites=(), splits=Splits()), {}, output)
+    corpus = Corpus(sources=chosen, max_set_aside_fraction=max_set_aside_fraction, grace=grace is not None)
+    model = None if grace is None else BaseModelRef(base=_absolute(grace))
+    params = IngestParams(corpus=corpus, suites=(), splits=Splits(), model=model)
+    manifest = _stage_alone(Stage.INGEST, params, {}, output)
     summary = manifest.summary
     assert isinstance(summary, IngestSummary)
     out.print(Text(f"{summary.trajectories} trajectories, {summary.turns} turns, {summary.successes} successes"))
     out.print(Text(f"read as {_counts(summary.formats)}; licence: {_counts(summary.licences)}"))
     if summary.set_aside:
         out.print(Text(f"{summary.set_aside} rows set aside: {output / 'set_aside.jsonl'}", style="yellow"))
+    if summary.unscored:
+        out.print(Text(f"{summary.unscored} trajectories do not fit the model: not scored", style="yellow"))
     out.print(Text(f"corpus: {output}"))
 
 

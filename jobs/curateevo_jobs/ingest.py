@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from urllib.parse import parse_qs, urlparse
 
+import numpy as np
 import polars as pl
 
 from curateevo.api.errors import ContractBroken, CorpusInvalid
-from curateevo.api.spec import CorpusSource, SuiteRef
+from curateevo.api.spec import BaseModelRef, CorpusSource, SuiteRef
 from curateevo.api.stage import IngestParams, IngestSummary
 from curateevo.trajectories import corpus as layout
+from curateevo.trajectories.grace import grace_columns
 from curateevo.trajectories.hub import read_hub
 from curateevo.trajectories.model import JsonObject
 from curateevo.trajectories.profile import profile_of
 from curateevo.trajectories.reading import SetAside, enforce_limit, source_files, write_set_aside
 from curateevo.trajectories.splits import split_tasks
+from curateevo_jobs.agents.hardware import count_gpus
 from curateevo_jobs.benchmarks import registry
 from curateevo_jobs.benchmarks.base import Task
 from curateevo_jobs.benchmarks.held_out import held_tasks, hold_out
@@ -64,6 +68,9 @@ def ingest(run: StageRun, params: IngestParams) -> StageResult:
     layout.write_rows(rows, run.output)
     features.sink_parquet(run.output / layout.FEATURES, row_group_size=layout.ROW_GROUP)
     run.progress.report("corpus", intake.read, intake.read)
+    started = time.monotonic()
+    unscored = 0 if params.model is None else _score_turns(run, params.model, rows)
+    gpu_seconds = 0.0 if params.model is None else count_gpus() * (time.monotonic() - started)
     profile = profile_of(layout.read_features(run.output))
     _write_json(run.output / layout.PROFILE, profile)
     splits = _split(dev, params)
@@ -79,7 +86,9 @@ def ingest(run: StageRun, params: IngestParams) -> StageResult:
             dev_tasks={name: len(ids) for name, ids in splits.items()},
             formats=dict(intake.formats.most_common()),
             licences=dict(intake.licences.most_common()),
-        )
+            unscored=unscored,
+        ),
+        gpu_seconds=gpu_seconds,
     )
 
 
@@ -116,6 +125,28 @@ def read_sources(run: StageRun, sources: Sequence[CorpusSource], dev_prompts: di
         processes=pl.thread_pool_size() if size >= POOL_BYTES else 1,
         on_rows=lambda rows: run.progress.report("rows", rows, 0),
     )
+
+
+def _score_turns(run: StageRun, model: BaseModelRef, rows: pl.LazyFrame) -> int:
+    """Add GRACE's columns to the features. How many trajectories have no scores."""
+    from curateevo_jobs.training.base_model import find_base
+    from curateevo_jobs.training.grace import TurnSignals
+
+    features = layout.read_features(run.output)
+    base = find_base(model, endpoint=run.request.store.endpoint, downloads=run.scratch)
+    asked = TurnSignals(base, model.chat_template)
+    shape = (int(features["turns"].sum()), asked.width)
+    signals = np.memmap(run.scratch / "signals.f32", dtype=np.float32, mode="w+", shape=shape)
+    start, unscored = 0, 0
+    for number, trajectory in enumerate(layout.iterate_trajectories(rows), start=1):
+        end, found = start + len(trajectory.turns), asked.of(trajectory)
+        signals[start:end] = np.nan if found is None else found
+        unscored += found is None
+        start = end
+        run.progress.report("grace", number, features.height)
+    scored = features.hstack(grace_columns(features, signals))
+    scored.write_parquet(run.output / layout.FEATURES, row_group_size=layout.ROW_GROUP)
+    return unscored
 
 
 def held_runs(rows: pl.LazyFrame) -> list[SetAside]:

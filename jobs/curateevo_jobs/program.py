@@ -20,10 +20,12 @@ from typing import Any, NoReturn
 from pydantic import ValidationError
 
 from curateevo.api.errors import ContractBroken, CurateEvoError, Denied, ExitCode
+from curateevo.api.spec import BaseModelRef
 from curateevo.api.stage import (
     CurateParams,
     EvaluateParams,
     FileRef,
+    IngestParams,
     Manifest,
     Outcome,
     StageRequest,
@@ -201,9 +203,13 @@ def publish_result(store: Store, run: StageRun, result: StageResult, *, seconds:
 def _unstored_inputs(request: StageRequest) -> str:
     """The base model, where it decides the output: what its URI stands for may change."""
     params = request.params
-    if isinstance(params, TrainParams) or (isinstance(params, EvaluateParams) and params.wants_base):
-        return fingerprint(params.model, request.store.endpoint)
-    return ""
+    match params:
+        case TrainParams(model=model) | IngestParams(model=BaseModelRef() as model):
+            return fingerprint(model, request.store.endpoint)
+        case EvaluateParams(model=model, wants_base=True):
+            return fingerprint(model, request.store.endpoint)
+        case _:
+            return ""
 
 
 def _program(stage: str) -> Callable[[StageRun, Any], StageResult]:

@@ -97,6 +97,9 @@ class Corpus(Model):
     """Where the raw trajectories are. The corpus is fixed for the whole run."""
     max_set_aside_fraction: Fraction = 0.02
     """Rows that could not be read, as a share of all; above it the ingest fails."""
+    grace: bool = False
+    """Have the base model score every turn by its gradients, for policies to select on; ingest then needs what training
+    does."""
 
 
 class BaseModelRef(Model):

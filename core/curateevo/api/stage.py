@@ -50,6 +50,8 @@ class IngestParams(Model):
     corpus: Corpus
     suites: tuple[SuiteRef, ...]
     splits: Splits
+    model: BaseModelRef | None = None
+    """The base model that scores turns; set where `corpus.grace` is."""
 
 
 class CurateParams(Model):
@@ -221,6 +223,8 @@ class IngestSummary(Model):
     set_aside: int
     leaked: int
     """Trajectories kept out since they solve a dev task."""
+    unscored: int = 0
+    """Trajectories without GRACE's scores, where there should be some."""
     dev_tasks: dict[str, int] = Field(default_factory=dict)
     """Number of tasks by split."""
     formats: dict[str, int] = Field(default_factory=dict)

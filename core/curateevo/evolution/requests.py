@@ -56,7 +56,12 @@ def seed_subject(index: int) -> str:
 
 
 def ingest_request(who: Identity, spec: EvolutionSpec, attempt: int) -> StageRequest:
-    params = IngestParams(corpus=spec.corpus, suites=spec.evaluation.suites, splits=spec.evaluation.splits)
+    params = IngestParams(
+        corpus=spec.corpus,
+        suites=spec.evaluation.suites,
+        splits=spec.evaluation.splits,
+        model=spec.model if spec.corpus.grace else None,
+    )
     return _request(who, spec, Stage.INGEST, None, attempt, {}, params)
 
 

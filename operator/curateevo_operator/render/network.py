@@ -54,8 +54,9 @@ def render_network(
         _policy(parent, owner, "store", _components(parent, *STORE_USERS), egress=(store.rule(),)),
     ]
     if urlsplit(spec.model.base).scheme == "hf":
-        users = _components(parent, "train", "serve" if spec.serving.engine == "vllm" else "evaluate")
-        policies.append(_policy(parent, owner, "hub", users, egress=(_public(HTTPS).rule(),)))
+        users = ["train", "serve" if spec.serving.engine == "vllm" else "evaluate"]
+        users += ["ingest"] if spec.corpus.grace else []
+        policies.append(_policy(parent, owner, "hub", _components(parent, *users), egress=(_public(HTTPS).rule(),)))
     if spec.proposer.type.asks_model and spec.proposer.llm is not None:
         llm = target_of(spec.proposer.llm.base_url, "spec.proposer.llm.baseURL")
         policies.append(_policy(parent, owner, "llm", _components(parent, "propose"), egress=(llm.rule(),)))

@@ -38,6 +38,9 @@ SMALL_TMP, LARGE_TMP = "2Gi", "8Gi"
 
 
 def render_ingest(attempt: Attempt) -> JsonObject:
+    """Where the base model scores turns, in the trainer's image and with its resources."""
+    if attempt.spec.corpus.grace:
+        return _job(attempt, _with_base(attempt, "ingest"))
     env = {**PROGRAM_ENVIRONMENT, **store_env(attempt.spec)}
     return _job(attempt, _main(attempt, "ingest", attempt.settings.jobs_image, INGEST, env))
 
@@ -55,10 +58,15 @@ def render_train(attempt: Attempt) -> JsonObject:
 
 def train_container(attempt: Attempt) -> Container:
     """The trainer, whatever runs it."""
+    return _with_base(attempt, "train")
+
+
+def _with_base(attempt: Attempt, program: str) -> Container:
+    """A program that loads the base model in process."""
     base = base_downloads(attempt.spec, SCRATCH)
     env = {**PROGRAM_ENVIRONMENT, **store_env(attempt.spec), **base.env}
     mounts = (SHM_MOUNT, *base.mounts)
-    return _main(attempt, "train", attempt.settings.trainer_image, TRAIN, env, mounts, LARGE_TMP)
+    return _main(attempt, program, attempt.settings.trainer_image, TRAIN, env, mounts, LARGE_TMP)
 
 
 def render_evaluate_in_process(attempt: Attempt, params: EvaluateParams) -> JsonObject:

@@ -187,6 +187,7 @@ SPECS: dict[str, EvolutionSpec] = {
     "hub-on-aws": spec_of(model=HUB, storage=AWS, training={"repeats": 2}),
     "hub-without-cache": spec_of(model={"base": "hf://Qwen/Qwen3-4B@1cfa9a7"}, serving=IN_PROCESS),
     "claim": spec_of(model={"base": "pvc://models/qwen/4b"}),
+    "grace": spec_of(corpus={**MINIMAL["corpus"], "grace": True}, model=HUB),
     "llm": spec_of(proposer=LLM),
     "agent": spec_of(
         proposer=AGENT,
@@ -262,6 +263,7 @@ NAMES = {"long-name": LONG}
 STAGES = tuple(Stage)
 GOLDENS: dict[str, tuple[str, Stage | None]] = {
     "ingest": ("minimal", Stage.INGEST),
+    "ingest-grace": ("grace", Stage.INGEST),
     "curate": ("minimal", Stage.CURATE),
     "curate-gvisor": ("gvisor", Stage.CURATE),
     "curate-pod": ("pod", Stage.CURATE),

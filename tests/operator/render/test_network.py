@@ -12,7 +12,7 @@ from curateevo.api.errors import SpecInvalid
 from curateevo.api.evolution import Stage
 from curateevo_operator.render import labels
 from curateevo_operator.render.network import target_of
-from tests.operator.render.cases import AWS, HUB, IN_PROCESS, LLM, UID, network, pods, render, spec_of
+from tests.operator.render.cases import AWS, HUB, IN_PROCESS, LLM, MINIMAL, UID, network, pods, render, spec_of
 
 SERVER, ELSEWHERE = "10.99.0.1", "93.184.216.34"
 METADATA_SERVER = "169.254.169.254"
@@ -175,6 +175,9 @@ def test_the_hub_for_those_that_download_the_base() -> None:
         assert reaches(component, Address(ELSEWHERE), 443, model=HUB) == served
         assert reaches(component, Address(ELSEWHERE), 443, model=HUB, serving=IN_PROCESS) == here
         assert not reaches(component, Address(ELSEWHERE), 443)
+        scoring = {**MINIMAL["corpus"], "grace": True}
+        scores = served or component == "ingest"
+        assert reaches(component, Address(ELSEWHERE), 443, model=HUB, corpus=scoring) == scores
 
 
 @pytest.mark.parametrize(

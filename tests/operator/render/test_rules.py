@@ -218,7 +218,8 @@ def test_keys_reach_those_alone_that_need_them(name: str) -> None:
                 assert (found >= STORE_KEYS) == (trusted and with_store)
                 assert ("CURATEEVO_LLM_API_KEY" in found) == (stage is Stage.PROPOSE and name in ("llm", "agent"))
                 assert ("CURATEEVO_REWRITE_API_KEY" in found) == (container == "fulfil")
-                downloads = stage is Stage.TRAIN or (stage is Stage.FLOORS and serving and container == "fetch")
+                downloads = stage is Stage.TRAIN or (stage is Stage.INGEST and spec.corpus.grace)
+                downloads = downloads or (stage is Stage.FLOORS and serving and container == "fetch")
                 assert ("HF_TOKEN" in found) == (hub and downloads)
 
 
