@@ -19,9 +19,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from curateevo.policy.confine import NOBODY
 from curateevo.trajectories.corpus import DEV_PROMPTS, write_trajectories
 from curateevo.trajectories.features import features_of
+from curateevo.trajectories.grace import grace_columns
 from curateevo.trajectories.model import Call, RunOutcome, TaskRef, Trajectory, Turn
 
 ESCAPED, CANARY = "ESCAPED", "CANARY-"
@@ -63,7 +66,9 @@ def write_corpus(folder: Path, sealed: str) -> None:
         )
     folder.mkdir()
     write_trajectories(made, folder)
-    features_of(made).write_parquet(folder / "features.parquet")
+    features = features_of(made)
+    signals = np.eye(4, dtype=np.float32)[np.arange(features["turns"].sum()) % 4]
+    features.hstack(grace_columns(features, signals)).write_parquet(folder / "features.parquet")
 
 
 class World:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -13,7 +15,7 @@ from curateevo.policy.gate import Curated, curate_with_gate
 from curateevo.trajectories.corpus import FEATURES, read_features, write_trajectories
 from curateevo.trajectories.features import features_of
 from curateevo_jobs.benchmarks.toolworld.corpus import generate
-from tests.core.trajectories.sources import read_files
+from tests.core.trajectories.sources import read_files, scored
 
 TOOLWORLD_ROWS = 400
 
@@ -21,7 +23,7 @@ TOOLWORLD_ROWS = 400
 def ingested(files: list[tuple[Path, str]], folder: Path) -> Path:
     made = read_files(files).trajectories
     write_trajectories(made, folder)
-    features_of(made).write_parquet(folder / FEATURES)
+    scored(features_of(made)).write_parquet(folder / FEATURES)
     return folder
 
 
@@ -67,6 +69,10 @@ def test_a_built_in_policy_passes_the_gate(name: str, where: str, corpora: dict[
         case "weasel":
             assert made.material.sft_turns < budget and all(success[i.row] for i in kept)
             assert sum(len(i.trained) for i in kept) < 0.7 * budget
+        case "grace":
+            assert len(kept) == math.ceil(0.2 * len(turns)) and all(len(i.turns) == turns[i.row] for i in kept)
+            aligned = features["turn_alignment"].list.mean().to_list()
+            assert fmean(aligned[i.row] for i in kept) > fmean(x for x in aligned if x is not None)
         case "principles":
             assert {note.kind for note in made.recipe.memory} == {"rule", "recovery", "constraint"}
             assert len({row["content"] for row in made.material.memory}) > 5

@@ -1,22 +1,27 @@
-"""GRACE on real models: the signals are gradients, and ingest says what it could not score."""
+"""GRACE on real models: the signals are gradients, planted defects score lower, and ingest says what it could not score."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 
 from curateevo.api.errors import SpecInvalid
+from curateevo.policy import api
+from curateevo.policy.operators.items import Corpus
+from curateevo.trajectories.columns import Columns
 from curateevo.trajectories.corpus import FEATURES, read_features
 from curateevo.trajectories.formats.openai import parse_openai
 from curateevo.trajectories.model import Trajectory
-from curateevo_jobs.benchmarks.toolworld.corpus import generate
+from curateevo_jobs.benchmarks.toolworld.corpus import Truth, generate
 from tests.jobs.test_train_support import BUILTIN_BASE, make_tiny_base
 
 ROWS = 500
@@ -115,3 +120,30 @@ def test_ingest_counts_what_was_not_scored_and_scores_the_rest(tmp_path: Path) -
 def test_the_same_corpus_and_model_give_the_same_scores(corpus: Path, tmp_path: Path) -> None:
     ingest(corpus.parent / "rows.jsonl", tmp_path / "again")
     assert (tmp_path / "again" / FEATURES).read_bytes() == (corpus / FEATURES).read_bytes()
+
+
+def auc(better: list[float], worse: list[float]) -> float:
+    """How often a better one scores higher; ties count half."""
+    ranks = pl.Series(better + worse).rank("average")[: len(better)].sum()
+    return (float(ranks) - len(better) * (len(better) + 1) / 2) / (len(better) * len(worse))
+
+
+def within_families(scores: tuple[float, ...], families: list[str], good: list[bool]) -> float:
+    """The AUC of good against bad of the same family, weighted by pairs."""
+    groups: dict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
+    for score, family, is_good in zip(scores, families, good, strict=True):
+        groups[family][not is_good].append(score)
+    pairs = [(auc(*group), len(group[0]) * len(group[1])) for group in groups.values() if all(group)]
+    return sum(value * weight for value, weight in pairs) / sum(weight for _, weight in pairs)
+
+
+@pytest.mark.train
+def test_planted_defects_score_lower_than_good_runs_of_their_family(corpus: Path) -> None:
+    """Bounds far from what was measured on the whole corpus: alignment .985, both .961, labels .845 (docs/policies.md)."""
+    features = read_features(corpus)
+    truth: dict[str, Truth] = generate(0)[1]
+    good = [truth[name.split("/")[-1]].good for name in features["id"]]
+    items = Corpus(Columns(features), lambda rows: {}).items()
+    families = features["family"].to_list()
+    assert within_families(api.score_grace(items, consistency=0.0), families, good) > 0.85
+    assert within_families(api.score_grace(items), families, good) > 0.8

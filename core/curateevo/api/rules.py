@@ -75,6 +75,12 @@ RULES: tuple[Rule, ...] = (
         _one_initial_policy,
     ),
     Rule(
+        "spec.corpus.grace",
+        "must be true for policy.initial.builtin grace, which selects by these scores",
+        "!has(self.policy.initial.builtin) || self.policy.initial.builtin != 'grace' || self.corpus.grace",
+        lambda s: s.policy.initial.builtin != "grace" or s.corpus.grace,
+    ),
+    Rule(
         "spec.model.base",
         "must begin with hf://, s3://, pvc://, file:// or builtin://, e.g. builtin://toolworld",
         "self.model.base.matches('^(hf|s3|pvc|file|builtin)://')",

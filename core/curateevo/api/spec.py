@@ -201,6 +201,7 @@ class InitialPolicy(Model):
             "random",
             "best-of-n",
             "weasel",
+            "grace",
             "learnable",
             "principles",
             "starter",

@@ -19,6 +19,7 @@ from curateevo.policy.source import check_static, normalised, policy_digest
 from curateevo.trajectories.corpus import write_trajectories
 from curateevo.trajectories.features import features_of
 from curateevo.trajectories.formats.openai import parse_openai
+from tests.core.trajectories.sources import scored
 
 BASE = source_of("keep-all")
 PLACE = "    return corpus.items()\n"
@@ -59,7 +60,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
                "task": {"id": f"task{number}", "env": "toolworld", "state": "{}", "tags": [name]}}  # fmt: skip
         made.append(parse_openai(row, f"x:{number}"))
     write_trajectories(made, folder)
-    features_of(made).write_parquet(folder / "features.parquet")
+    scored(features_of(made)).write_parquet(folder / "features.parquet")
     return folder
 
 

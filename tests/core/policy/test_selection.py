@@ -56,6 +56,39 @@ def test_scores_are_one_number_per_item_in_their_units() -> None:
     assert api.score_failures(items, context()) == (0.0,) * 4
 
 
+def scored(alignment: list[list[float | None]], consistency: list[list[float | None]]) -> Items:
+    """`four` with GRACE's columns."""
+    columns = {name: four().corpus.column(name) for name in ("turns", "turn_flags")}
+    columns |= {"turn_alignment": alignment, "turn_consistency": consistency}
+    return Corpus({"id": ["w", "x", "y", "z"], **columns}, lambda rows: {}).items()
+
+
+def test_grace_is_the_mean_of_alignment_and_of_consistency_at_the_turns_trained_on() -> None:
+    items = scored(
+        [[1.0, 0.5, 0.0], [0.2, 0.4], [None, None], [0.1, 0.2, 0.3]],
+        [[None, 0.5, 1.0], [None, -0.3], [None, None], [None, 0.0, 0.0]],
+    )
+    assert api.score_grace(items) == pytest.approx([0.625, 0.0, -1.0, 0.1])
+    assert api.score_grace(items, consistency=0.0) == pytest.approx([0.5, 0.3, -1.0, 0.2])
+    assert api.score_grace(items, consistency=1.0) == pytest.approx([0.75, -0.3, -1.0, 0.0])
+    first = api.keep_head(items, max_turns=1)
+    assert api.score_grace(first) == pytest.approx([0.5, 0.1, -1.0, 0.05]), "a first turn is consistent with nothing"
+    with pytest.raises(ValueError, match="consistency 2 must be within"):
+        api.score_grace(items, consistency=2)
+
+
+def test_a_corpus_without_grace_says_how_to_get_it() -> None:
+    with pytest.raises(ValueError, match="set spec.corpus.grace to true, or run `curateevo ingest --grace MODEL`"):
+        api.score_grace(four())
+
+
+def test_a_rank_compares_an_item_with_its_group_alone() -> None:
+    items = four()
+    assert api.score_rank(items, [5.0, 5.0, 7.0, 6.0], by="turns") == (0.25, 0.25, 0.75, 0.75)
+    assert api.score_rank(items, [5.0, 5.0, 5.0, 5.0], by="turns") == (0.75, 0.75, 0.25, 0.25), "earlier before later"
+    assert api.score_rank(items, [5.0, 1.0, 7.0, 6.0], by="id") == (0.5,) * 4
+
+
 def test_decisions_take_scores() -> None:
     items = four()
     scores = [0.1, 0.9, 0.5, 0.5]

@@ -6,6 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+import polars as pl
+
+from curateevo.trajectories.grace import grace_columns
 from curateevo.trajectories.model import Trajectory
 from curateevo.trajectories.reading import SetAside, read_file
 
@@ -21,6 +25,13 @@ class Reading:
 def read_files(files: Iterable[tuple[Path, str]]) -> Reading:
     """(file, format) pairs in order."""
     return sort_out(row for path, format_name in files for row in read_file(path, format_name))
+
+
+def scored(features: pl.DataFrame) -> pl.DataFrame:
+    """Features with GRACE's columns; where a base model would score turns, chance does."""
+    signals = np.random.default_rng(0).normal(size=(features["turns"].sum(), 8)).astype(np.float32)
+    signals /= np.linalg.norm(signals, axis=1, keepdims=True)
+    return features.hstack(grace_columns(features, signals))
 
 
 def sort_out(rows: Iterable[Trajectory | SetAside]) -> Reading:

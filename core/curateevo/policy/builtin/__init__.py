@@ -12,6 +12,7 @@ NAMES = (
     "random",
     "best-of-n",
     "weasel",
+    "grace",
     "learnable",
     "principles",
     "starter",

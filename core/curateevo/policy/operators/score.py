@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import TypeAlias
 
-from curateevo.policy.operators.items import Context, Items, TurnFlag
+from curateevo.policy.operators.items import Context, Item, Items, TurnFlag
+from curateevo.trajectories.grace import ALIGNMENT, CONSISTENCY
 
 NOISE = TurnFlag.MALFORMED | TurnFlag.BAD_SCHEMA | TurnFlag.REPEAT | TurnFlag.UNUSED | TurnFlag.NO_OP
 UNKNOWN = 0.5
@@ -20,6 +22,34 @@ def score_feature(items: Items, name: str, *, missing: float = 0.0) -> Scores:
     A score that a model computes (a gradient's norm, a perplexity) comes in as a column of the corpus's features.
     """
     return tuple(missing if value is None else float(value) for value in items.feature(name))
+
+
+def score_grace(items: Items, *, consistency: float = 0.5) -> Scores:
+    """(1 - `consistency`) * turn_alignment + `consistency` * turn_consistency (-1..1), means over the turns trained on.
+
+    An item of first turns alone has the consistency 0, one without scores is -1.
+
+    GRACE (Li et al. 2026, arXiv 2605.13130); `curateevo.trajectories.grace` says what is simplified. Raises ValueError
+    for a corpus without these columns.
+    """
+    if not 0 <= consistency <= 1:
+        raise ValueError(f"score_grace: consistency {consistency} must be within 0..1")
+    try:
+        columns = [items.corpus.column(name) for name in (ALIGNMENT, CONSISTENCY)]
+    except KeyError as error:
+        raise ValueError(
+            "score_grace: the corpus has no columns turn_alignment and turn_consistency; the base model makes them at "
+            "ingest: set spec.corpus.grace to true, or run `curateevo ingest --grace MODEL`"
+        ) from error
+
+    def score(item: Item) -> float:
+        aligned, consistent = (
+            [float(value) for t in item.trained if (value := column[item.row][t]) is not None] for column in columns
+        )
+        alike = fmean(consistent) if consistent else 0.0
+        return (1 - consistency) * fmean(aligned) + consistency * alike if aligned else -1.0
+
+    return tuple(map(score, items))
 
 
 def score_outcome(items: Items) -> Scores:
@@ -77,6 +107,21 @@ def score_failures(items: Items, ctx: Context, *, modes: Iterable[str] = ()) -> 
             count.update(cluster.get("families", {}))
     total = sum(count.values())
     return tuple(count[family] / total if total else 0.0 for family in items.feature("family"))
+
+
+def score_rank(items: Items, scores: Sequence[float], *, by: str = "family") -> Scores:
+    """Share (0..1) of the item's group that it outranks, itself counted half: for scores that differ between groups.
+
+    Of equals the earlier outranks the later.
+    """
+    groups: dict[object, list[int]] = defaultdict(list)
+    for k, key in enumerate(items.feature(by)):
+        groups[key].append(k)
+    ranks: dict[int, float] = {}
+    for group in groups.values():
+        ordered = sorted(group, key=lambda k: (-scores[k], k))
+        ranks |= {k: 1 - (place + 0.5) / len(group) for place, k in enumerate(ordered)}
+    return tuple(ranks[k] for k in range(len(items)))
 
 
 def pass_rates(items: Items, ctx: Context, *, by: str) -> Mapping[object, float]:
