@@ -13,16 +13,21 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from curateevo.api.errors import SpecInvalid
+from curateevo.api.evolution import Stage
+from curateevo.api.spec import BaseModelRef, Corpus, CorpusSource, Splits
+from curateevo.api.stage import IngestParams, Manifest, StageRequest, StoreRef
 from curateevo.policy import api
-from curateevo.policy.operators.items import Corpus
+from curateevo.policy.operators.items import Corpus as PolicyCorpus
 from curateevo.trajectories.columns import Columns
 from curateevo.trajectories.corpus import FEATURES, read_features
 from curateevo.trajectories.formats.openai import parse_openai
 from curateevo.trajectories.model import Trajectory
 from curateevo_jobs.benchmarks.toolworld.corpus import Truth, generate
-from tests.jobs.test_train_support import BUILTIN_BASE, make_tiny_base
+from curateevo_jobs.program import run_stage
+from tests.jobs.test_train_support import BUILTIN_BASE, Seen, make_tiny_base
 
 ROWS = 500
 
@@ -117,6 +122,33 @@ def test_ingest_counts_what_was_not_scored_and_scores_the_rest(tmp_path: Path) -
 
 
 @pytest.mark.train
+def test_scores_are_used_again_until_the_model_changes(tmp_path: Path) -> None:
+    source = tmp_path / "rows.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in generate(0)[0][:3]))
+    base, store = make_tiny_base(tmp_path / "base", context=2048), StoreRef(uri=(tmp_path / "store").as_uri())
+
+    def scored(attempt: int) -> Manifest:
+        params = IngestParams(
+            corpus=Corpus(sources=(CorpusSource(uri=str(source)),), grace=True),
+            suites=(),
+            splits=Splits(),
+            model=BaseModelRef(base=base.as_uri()),
+        )
+        request = StageRequest(
+            evolution_uid="u", stage=Stage.INGEST, attempt=attempt, store=store, prefix=f"a{attempt}", inputs={},
+            params=params,
+        )  # fmt: skip
+        return run_stage(request, Seen())
+
+    first, again = scored(1), scored(2)
+    assert first.cached_from is None and again.cached_from == "a1"
+    weights = load_file(base / "model.safetensors")
+    save_file({name: -w if "embed" in name else w for name, w in weights.items()}, base / "model.safetensors")
+    other = scored(3)
+    assert other.cached_from is None and other.file(FEATURES).sha256 != first.file(FEATURES).sha256
+
+
+@pytest.mark.train
 def test_the_same_corpus_and_model_give_the_same_scores(corpus: Path, tmp_path: Path) -> None:
     ingest(corpus.parent / "rows.jsonl", tmp_path / "again")
     assert (tmp_path / "again" / FEATURES).read_bytes() == (corpus / FEATURES).read_bytes()
@@ -143,7 +175,7 @@ def test_planted_defects_score_lower_than_good_runs_of_their_family(corpus: Path
     features = read_features(corpus)
     truth: dict[str, Truth] = generate(0)[1]
     good = [truth[name.split("/")[-1]].good for name in features["id"]]
-    items = Corpus(Columns(features), lambda rows: {}).items()
+    items = PolicyCorpus(Columns(features), lambda rows: {}).items()
     families = features["family"].to_list()
     assert within_families(api.score_grace(items, consistency=0.0), families, good) > 0.85
     assert within_families(api.score_grace(items), families, good) > 0.8
