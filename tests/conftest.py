@@ -13,12 +13,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parents[1]
 START_SECONDS = 30.0
 DATA = Path(os.environ.get("CURATEEVO_TEST_DATA", ROOT.parent / "shared" / "data"))
 ACEBENCH = DATA / "acebench" / "data_all"
 GROUPS = {"cluster": {"cluster", "node"}, "training": {"train", "vllm", "slow"}}
+
+settings.register_profile("shared", deadline=None)  # speed is a benchmark's, and machines are shared
+settings.load_profile("shared")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

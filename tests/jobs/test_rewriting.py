@@ -347,7 +347,7 @@ def test_the_budget_ends_the_calls_and_a_replay_ends_at_the_same_request(tmp_pat
 
 
 @given(st.integers(0, 12_000), st.integers(0, 10))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 def test_what_is_answered_within_a_budget_is_the_same_with_and_without_kept_answers(tokens: int, kept: int) -> None:
     many = [Rewrite(row, 1, RewriteKind.ANSWER, f"way {way}") for way in range(3) for row in range(ROWS)]
     with TemporaryDirectory() as name, chat_server(GOOD) as server:

@@ -81,7 +81,6 @@ TestFaultyShells = FaultyShells.TestCase
 TestFaultyShells.settings = settings(
     max_examples=25,
     stateful_step_count=30,
-    deadline=None,
     derandomize=True,
     phases=(Phase.generate,),  # shrinking a run of this length takes minutes
     suppress_health_check=list(HealthCheck),

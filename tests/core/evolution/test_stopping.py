@@ -156,7 +156,7 @@ def test_no_completion_of_a_stopped_evaluation_is_committed() -> None:
     early: list[bool] = []
 
     @given(rounds(), st.integers(0, 2**32))
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     def check(case: Round, noise: int) -> None:
         generator = np.random.default_rng(noise)
         first = next((n for n in range(len(case.cells())) if case.foregone(n)), None)

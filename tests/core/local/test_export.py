@@ -135,7 +135,7 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
 
 
 @given(trajectories())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_a_trajectory_survives_atif(t: Trajectory) -> None:
     document = json.loads(json.dumps(render_atif(t)))
     atif.Trajectory.model_validate(document)

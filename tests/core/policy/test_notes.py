@@ -151,7 +151,7 @@ LONG = st.text("ab {}\"',.\n", max_size=2000)
 
 
 @given(name=LONG, result=LONG, prompt=LONG, count=st.integers(1, 40))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_notes_that_are_written_fit_whatever_the_corpus_holds(name: str, result: str, prompt: str, count: int) -> None:
     tool = {"type": "function", "function": {"name": name, "description": prompt, "parameters": {}}}
     failed = Turn((), "", (Call("a", name, "{}"),), ("error " + result,))

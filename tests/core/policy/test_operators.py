@@ -89,7 +89,7 @@ def written(number: int, row: Any) -> Trajectory:
 
 @pytest.mark.parametrize("name", FILTERS)
 @given(rows=ROWS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_filters(name: str, rows: list[Any]) -> None:
     items = corpus_of(rows).items()
     kept = FILTERS[name](items)
@@ -112,7 +112,7 @@ def test_filters(name: str, rows: list[Any]) -> None:
 
 
 @given(rows=ROWS, per_group=st.integers(1, 9))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_balancing_brings_every_group_to_its_size_and_caps_only_cut(rows: list[Any], per_group: int) -> None:
     items = corpus_of(rows).items()
 
@@ -133,7 +133,7 @@ def test_balancing_brings_every_group_to_its_size_and_caps_only_cut(rows: list[A
 
 
 @given(rows=ROWS, count=st.integers(0, 30))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_what_operators_give_passes_the_check_of_references(rows: list[Any], count: int) -> None:
     corpus = corpus_of(rows)
     ctx = Context(params={}, rng=random.Random(1))

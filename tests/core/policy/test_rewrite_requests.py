@@ -58,7 +58,7 @@ def test_an_instruction_has_words_and_is_short(instruction: str) -> None:
 @given(
     st.lists(REWRITES, unique_by=lambda r: (r.turn, r.kind)), st.sets(st.integers(0, 3), min_size=1), st.lists(REWRITES)
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_requests_pass_the_border_and_go_with_their_turns(
     rewrites: list[Rewrite], kept: set[int], requests: list[Rewrite]
 ) -> None:

@@ -104,7 +104,7 @@ def test_decisions_take_scores() -> None:
 
 
 @given(made=ROWS, budget=st.integers(0, 60))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_budget_of_turns_is_never_passed_and_no_item_that_fits_is_left_out(made: list[Any], budget: int) -> None:
     items = corpus_of_rows(made).items()
     kept = api.keep_top(items, api.score_outcome(items), turns=budget)
@@ -115,7 +115,7 @@ def test_a_budget_of_turns_is_never_passed_and_no_item_that_fits_is_left_out(mad
 
 
 @given(made=ROWS, max_turns=st.integers(1, 4), context_turns=st.integers(0, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_segments_train_on_every_turn_once(made: list[Any], max_turns: int, context_turns: int) -> None:
     items = corpus_of_rows(made).items()
     cut = api.segment(items, max_turns=max_turns, context=context_turns)
@@ -138,7 +138,7 @@ def test_failures_are_masked_and_what_stays_is_marked() -> None:
 
 
 @given(made=ROWS, share=st.sampled_from([0.01, 0.3, 0.5, 1.0]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_picked_steps_are_the_share_asked_for(made: list[Any], share: float) -> None:
     items = corpus_of_rows(made).items()
     for before, after in zip(items, api.pick_steps(items, share=share), strict=True):
@@ -177,7 +177,7 @@ def test_contrasts_are_where_a_failure_did_something_else_in_the_same_place() ->
 
 
 @given(made=ROWS, count=st.integers(0, 9))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_contrasts_are_of_tasks_with_mixed_outcomes(made: list[Any], count: int) -> None:
     items = corpus_of_rows(made).items()
     tasks = api.rl_contrasts(items, context(), count=count)
@@ -189,7 +189,7 @@ def test_contrasts_are_of_tasks_with_mixed_outcomes(made: list[Any], count: int)
 
 
 @given(made=ROWS, per_tool=st.integers(1, 6), most=st.integers(1, 5))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_tools_are_balanced_upwards_alone(made: list[Any], per_tool: int, most: int) -> None:
     items = corpus_of_rows(made).items()
     balanced = api.balance_tools(items, per_tool=per_tool, max_copies=most)
@@ -201,7 +201,7 @@ def test_tools_are_balanced_upwards_alone(made: list[Any], per_tool: int, most: 
 
 
 @given(made=ROWS, bins=st.integers(1, 4), per_group=st.integers(1, 5))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_scores_are_balanced_over_bins(made: list[Any], bins: int, per_group: int) -> None:
     items = corpus_of_rows(made).items()
     balanced = api.balance_scores(items, context(), api.score_turns(items), per_group=per_group, bins=bins)
@@ -256,7 +256,7 @@ SKETCHES = st.lists(st.lists(st.integers(0, 2), min_size=5, max_size=5), min_siz
 
 
 @given(sketches=SKETCHES, threshold=st.sampled_from([0.2, 0.6, 0.8, 1.0]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_near_duplicates_are_those_of_the_pairwise_definition(sketches: list[list[int]], threshold: float) -> None:
     columns: dict[str, list[Any]] = {
         "id": sketches,

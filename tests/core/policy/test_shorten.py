@@ -13,7 +13,7 @@ TEXT = st.text("ab1 ,;\n", max_size=120)
 
 
 @given(result=TEXT, limit=st.integers(1, 60), needed=st.sets(st.sampled_from(["a", "b1", "1"])))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_what_is_kept_stands_in_the_result_in_order_and_within_the_limit(
     result: str, limit: int, needed: set[str]
 ) -> None:

@@ -64,7 +64,7 @@ def test_a_trajectory_without_signals_has_nulls_and_leads_nowhere() -> None:
     assert aligned == [[None, None], [None], [-1.0]] and consistent == [[None, None], [None], [None]]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_scores_are_cosines_one_per_turn_whatever_the_signals(data: st.DataObject) -> None:
     lengths = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=6))

@@ -115,7 +115,7 @@ turns = st.lists(st.tuples(st.booleans(), texts, st.integers(0, 2), texts), min_
 
 
 @given(turns, texts)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_turns_to_messages_and_back_is_the_identity(shape: list[tuple[bool, str, int, str]], opening: str) -> None:
     messages: list[dict[str, Any]] = [{"role": "user", "content": opening}]
     for number, (user, content, calls, result) in enumerate(shape):

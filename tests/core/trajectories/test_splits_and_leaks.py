@@ -15,7 +15,7 @@ tasks = st.lists(
 
 
 @given(tasks, st.integers(0, 5))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_splits_are_disjoint_cover_everything_and_do_not_depend_on_order(
     found: list[tuple[str, str]], seed: int
 ) -> None:
