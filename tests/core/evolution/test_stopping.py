@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from curateevo.api.evolution import Reason
 from curateevo.api.spec import Acceptance, AcceptanceRule, Focus
 from curateevo.api.stage import ScoreTable
-from curateevo.evolution.acceptance import Measured, compare, run_order
+from curateevo.evolution.acceptance import Measured, by_task, compare, run_order
 from curateevo.evolution.stopping import Foregone, foregone
 
 Rows = list[tuple[float | None, ...]]
@@ -82,7 +82,13 @@ class Round:
         for fill in fills:
             yield self.filled(fill)
             for lost in self._losses(open_cells, generator):
-                yield self.filled(fill | dict.fromkeys(lost, (None,) * self.repeats))
+                made = self.filled(fill | dict.fromkeys(lost, (None,) * self.repeats))
+                if self._measured(made):
+                    yield made
+
+    def _measured(self, candidate: ScoreTable) -> bool:
+        """Whether a task was measured on both sides: without one there is no comparison, and so no commit."""
+        return not set(by_task(self.champion).index).isdisjoint(by_task(candidate).index)
 
     def _climb(
         self,
