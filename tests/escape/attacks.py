@@ -672,7 +672,7 @@ attack(
 attack(
     "answer",
     "the encoder replaced",
-    "from curateevo.policy import recipe\nrecipe.encode = lambda r: {'sft': [[0, [0], 1, 0]], 'rl': [], 'memory': [], 'lineages': [], 'messages': 'forged'}",
+    "from curateevo.policy import recipe\nrecipe.encode = lambda r, *more: {'sft': [[0, [0], 1, 0]], 'rl': [], 'memory': [], 'lineages': [], 'messages': 'forged'}",
     JUDGED,
     everywhere=False,
 )
@@ -818,7 +818,7 @@ stage("contract", "a hostile mapping", 'PARAMS = {"rl_tasks": 200}', """
     class D(dict):
         def keys(self): raise SystemExit
     PARAMS = D(rl_tasks=200)
-""", HARMLESS, REFUSED)  # fmt: skip
+""", HARMLESS, REFUSED, JUDGED)  # fmt: skip
 
 # ---- the source: what reads it must not be hurt by it
 
@@ -832,16 +832,22 @@ def bomb(name: str, line: str, *ends: str) -> None:
 bomb("minus signs", "x = " + "-" * 20000 + "1")
 bomb("nots", "x = " + "not " * 50000 + "1")
 bomb("a long sum", "x = " + "1+" * 60000 + "1")
-bomb("a sum that parses", "x = " + "1+" * 2000 + "1", REFUSED, HARMLESS)
+bomb("a sum that parses", "x = " + "1+" * 2000 + "1", REFUSED, HARMLESS, JUDGED)
 bomb("attributes", "x = a" + ".b" * 50000)
 bomb("lambdas", "x = " + "lambda:" * 30000 + "1")
 bomb("conditions", "x = " + "1 if 1 else " * 20000 + "1")
 bomb("elifs", "if 1: pass\n" + "elif 1: pass\n" * 15000)
 bomb("brackets", "x = " + "(" * 100000)
-bomb("nested functions", "".join(" " * n + "def f():\n" for n in range(99)) + " " * 99 + "pass", REFUSED, HARMLESS)
+bomb(
+    "nested functions",
+    "".join(" " * n + "def f():\n" for n in range(99)) + " " * 99 + "pass",
+    REFUSED,
+    HARMLESS,
+    JUDGED,
+)
 bomb("decorators", "@len\n" * 60000 + "def f(): pass", REFUSED)
 bomb("a null byte", "x = '\0'", REFUSED)
-bomb("more than the limit", "#" * (300 << 10), HARMLESS)
+bomb("more than the limit", "#" * (300 << 10), JUDGED)
 bomb("a name in other letters", "x = ｏｐｅｎ('$SECRET').read()", REFUSED)
 bomb("a coding line", "# -*- coding: utf-7 -*-\nx = 1  # +AAo-print('ESC' + 'APED')", HARMLESS)
 text("source", "a coding line on top", f"# -*- coding: rot13 -*-\n{BASE}\nimport os\nx = os.listdir('/')\n", REFUSED)
