@@ -285,7 +285,7 @@ def test_a_server_whose_engine_dies_fails_the_evaluation_with_that_reason_and_fr
     evaluate = story.get("dead-v0", "pver")["status"]["stages"]["evaluate"]
     assert evaluate["infrastructureFailures"] == 2 and "model server" in evaluate["message"], evaluate
     until(lambda: not [p for p in story.names("pods") if "evaluate" in p and "-s0" in p], "the server to go", 60.0)
-    assert not story.names("services")
+    until(lambda: not story.names("services"), "the server to go", 60.0)
 
 
 def test_uninstalling_leaves_evolutions_that_can_be_deleted(story: Story) -> None:
