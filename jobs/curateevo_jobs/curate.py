@@ -22,7 +22,6 @@ from curateevo.policy.gate import (
     ask_twice,
     called_by,
     check_rewrites,
-    coverage,
     gate_settings,
     read_policy,
     write_rows,
@@ -197,7 +196,7 @@ def _publish(
     columns = Columns(features)
     sft, rl = _represented(curated.recipe, columns)
     profile = {**profile_of(frame), "representation": representation_of(features, sft, rl)}
-    profile[COVERED] = sorted(coverage(curated.recipe, columns))
+    profile[COVERED] = sorted(curated.covered)
     if fulfilled is not None:
         profile["augmentation"] = fulfilled.counts()
         ids = columns["id"]

@@ -12,7 +12,7 @@ from curateevo.api.base import digest_of
 from curateevo.api.errors import PolicyRejected
 from curateevo.api.spec import Sandbox
 from curateevo.policy.confine import Limits
-from curateevo.policy.materialise import Material, Source, materialise, rows_needed
+from curateevo.policy.materialise import Material, Source, materialise, rl_turns, rows_needed, sft_turns
 from curateevo.policy.notes import MAX_NOTE_CHARS
 from curateevo.policy.operators.items import Item, Rewrite
 from curateevo.policy.quantity import quantity
@@ -47,6 +47,8 @@ class Curated:
     material: Material
     recipe: Recipe
     run: SandboxRun
+    covered: frozenset[str]
+    """See `coverage`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,13 +153,14 @@ def write_rows(
     lines = stage_lines(source)
     check_size(run.recipe, features["turns"], lines)
     check_rewrites(run.recipe, rewritten, source)
-    check_rare_tools(features, coverage(run.recipe, features), covered, params_of(source))
+    kept = coverage(run.recipe, features)
+    check_rare_tools(features, kept, covered, params_of(source))
     sealed = read_sealed_states(corpus) if run.recipe.rl else {}
     texts, ids = Texts(read_rows(corpus, rows_needed(run.recipe))), features["id"]
     made_from = Source(texts, ids, features["family"], features["turns"], sealed, rewritten or {})
     material = materialise(run.recipe, made_from)
     check_contract(material, lines, dev_prompts=dev_prompts)
-    return Curated(material, run.recipe, run)
+    return Curated(material, run.recipe, run, frozenset(kept))
 
 
 def read_policy(path: Path) -> str:
@@ -188,8 +191,7 @@ def check_size(recipe: Recipe, turns: Sequence[int], lines: Mapping[str, int]) -
             "filter less: PARAMS or the order of select and refine",
             lines["build_sft"],
         )
-    wanted = sum(len(item.turns) * item.copies for item in recipe.sft)
-    wanted += sum(turns[task.row] if task.reward == "environment" else 1 for task in recipe.rl)
+    wanted = sft_turns(recipe) + sum(rl_turns(task, turns) for task in recipe.rl)
     budget = MAX_TURNS_FACTOR * sum(turns)
     if wanted > budget:
         raise PolicyRejected(

@@ -70,8 +70,8 @@ def materialise(recipe: Recipe, source: Source) -> Material:
         rl=Rows(lambda: _rl_rows(recipe, source), len(recipe.rl)),
         memory=[_memory_row(note, source.texts, source.families[note.row]) for note in recipe.memory],
         lineage=Rows(lambda: _lineage(recipe, source), len(recipe.sft) + len(recipe.rl) + len(recipe.memory)),
-        sft_turns=sum(len(item.turns) * item.copies for item in recipe.sft),
-        rl_turns=sum(_rl_turns(task, source) for task in recipe.rl),
+        sft_turns=sft_turns(recipe),
+        rl_turns=sum(rl_turns(task, source.turns) for task in recipe.rl),
     )
 
 
@@ -144,12 +144,18 @@ def _rl_row(name: str, task: RlTask, source: Source) -> JsonObject:
         "suite": suite if by_environment else None,
         "state": state if by_environment else None,
         "reference": [] if by_environment else [{"name": c.name, "arguments": c.parsed()} for c in turn.calls],
-        "turns": _rl_turns(task, source),
+        "turns": rl_turns(task, source.turns),
     }
 
 
-def _rl_turns(task: RlTask, source: Source) -> int:
-    return source.turns[task.row] if task.reward == "environment" else 1
+def sft_turns(recipe: Recipe) -> int:
+    """Turns of all SFT rows, copies included."""
+    return sum(len(item.turns) * item.copies for item in recipe.sft)
+
+
+def rl_turns(task: RlTask, turns: Sequence[int]) -> int:
+    """Turns that an RL task counts for. `turns`: of each corpus row."""
+    return turns[task.row] if task.reward == "environment" else 1
 
 
 def _memory_row(note: MemoryItem, texts: Mapping[int, Trajectory], family: str) -> JsonObject:
