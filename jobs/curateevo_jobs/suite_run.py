@@ -16,6 +16,7 @@ from itertools import product
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, stdev
+from threading import Event
 from typing import Any, Literal, TextIO
 
 from pydantic import Field, ValidationError
@@ -105,7 +106,7 @@ def run_suite(request: SuiteRun, suite: Suite, model: ChatModel, progress: Progr
             results.flush()
             transcripts.write(_line(_transcript(planned, episode)))
             progress.report("tasks", len(done) + n, len(done) + len(todo))
-            if row["error"] is not None and row["error"].startswith(REFUSED):
+            if _refused(episode):
                 raise Denied(f"{request.endpoint}: {row['error']}", f"check --model, and {KEY_VARIABLE} for the key")
     floors = _floors(request, tasks, suite, folder / FLOORS, progress)
     scores = summarise(request, tasks, read_rows(folder / RESULTS), floors, repeats)
@@ -126,7 +127,8 @@ def _claim(folder: Path, request: SuiteRun) -> None:
 def _played(
     request: SuiteRun, model: ChatModel, todo: Sequence[Planned], progress: Progress
 ) -> Iterable[tuple[Planned, Episode]]:
-    """The planned tasks, each as soon as it is over."""
+    """The planned tasks, each as soon as it is over; none begins once the server has refused one."""
+    refused = Event()
     rules = Rules(Generation(request.sampling.temperature, request.sampling.max_tokens), request.sampling.max_turns)
 
     def open_episode(planned: Planned) -> Episode:
@@ -135,9 +137,13 @@ def _played(
         seed = seed_of(request.seed, task.id, planned.repeat)
         return Episode(seed, messages, task.tools, planned.suite.environment(task.state), error=planned.error)
 
-    def finish(planned: Planned) -> tuple[Planned, Episode]:
+    def finish(planned: Planned) -> tuple[Planned, Episode] | None:
+        if refused.is_set():
+            return None
         episode = open_episode(planned)
         play_one(model, episode, rules)
+        if _refused(episode):
+            refused.set()
         return planned, episode
 
     if needed := len({task.id for planned in todo for task in planned.task.prerequisites}):
@@ -146,9 +152,14 @@ def _played(
     pool = ThreadPoolExecutor(max(1, model.concurrency))
     try:
         for over in as_completed([pool.submit(finish, planned) for planned in ready]):
-            yield over.result()
+            if played := over.result():
+                yield played
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _refused(episode: Episode) -> bool:
+    return episode.error is not None and episode.error.message.startswith(REFUSED)
 
 
 def _result(planned: Planned, episode: Episode) -> JsonObject:

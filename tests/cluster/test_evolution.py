@@ -47,6 +47,11 @@ def check_store(story: Story, name: str = "evo") -> None:
     assert pointer["number"] == max(committed)
 
 
+def told(story: Story) -> set[str]:
+    """Reasons of the events about evolutions."""
+    return {e["reason"] for e in story.items("events") if e["involvedObject"]["kind"] == "CurationEvolution"}
+
+
 def check_jobs(story: Story) -> None:
     """No attempt was made twice."""
     made = Counter(x["job"] for x in story.finished())
@@ -60,6 +65,9 @@ def test_an_evolution_runs_to_its_end_and_reads_as_the_story(story: Story) -> No
         story.apply()
         until(lambda: story.names("jobs"), "the first job", 10.0)
         story.kubectl("wait", "--for=condition=Complete", "ce/evo", "--timeout=120s")
+        until(
+            lambda: {"Proposed", "Committed", "Reverted", "Complete"} <= told(story), "the events, told after the save"
+        )
     assert "ERROR" not in (story.folder / "operator.log").read_text()
     assert verdicts(story) == END
     check_store(story)
@@ -73,8 +81,6 @@ def test_an_evolution_runs_to_its_end_and_reads_as_the_story(story: Story) -> No
     }  # fmt: skip
     table = story.kubectl("get", "ce,pver")
     assert "MaxRounds" in table and "ObjectiveImproved" in table and "WorseThanMargin" in table
-    told = {e["reason"] for e in story.items("events") if e["involvedObject"]["kind"] == "CurationEvolution"}
-    assert {"Proposed", "Committed", "Reverted", "Complete"} <= told
     for job in story.items("jobs"):
         assert job["metadata"]["ownerReferences"][0]["kind"] in ("CurationEvolution", "PolicyVersion")
 
