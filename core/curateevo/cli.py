@@ -279,7 +279,7 @@ def evaluate(
 @app.command()
 def export(
     run: RunDir,
-    to: Annotated[str, typer.Option(help="trl, verl, atif or jsonl")],
+    to: Annotated[str, typer.Option(help="trl, verl, slime, agentgym, atif or jsonl")],
     output: Annotated[Path, typer.Option("-o", "--output", help="folder")],
 ) -> None:
     """Write the champion's resources for another trainer."""

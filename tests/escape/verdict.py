@@ -16,6 +16,7 @@ def check(found: dict[str, Any], tier: str) -> None:
     through = {key: (o["end"], o["rule"], o["through"], o["said"]) for key, o in found["attacks"].items()
                if o["through"] or o["end"] not in ATTACK[key].ends}  # fmt: skip
     assert not through, through
-    assert not {name: o for name, o in found["benign"].items() if o["end"] != "passed"}
+    refused = {name: o["said"] for name, o in found["benign"].items() if o["end"] != "passed"}
+    assert not refused, refused
     names = {o["tier"] for o in (*found["attacks"].values(), *found["benign"].values()) if o["tier"]}
     assert len(names) == 1 and re.fullmatch(tiers.TIERS[tier], names.pop())

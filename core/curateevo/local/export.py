@@ -103,9 +103,33 @@ def write_verl(resources: Resources, folder: Path) -> list[Path]:
     return [folder / "sft.parquet", folder / "rl.parquet", dataset, memory]
 
 
+def write_agentgym(resources: Resources, folder: Path) -> list[Path]:
+    """The items that AgentGym-RL's trainer rolls out in its own environments: the tasks of the RL rows by their ids,
+    each once. Of use where the corpus was recorded in those environments. `rl.json` is their `*_train.json`."""
+    items = [{"item_id": task} for task in dict.fromkeys(row["task_id"] for row in resources[RL])]
+    path = folder / "rl.json"
+    path.write_text(json.dumps(items, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    return [path, _write_lines(folder / MEMORY, resources[MEMORY])]
+
+
+def write_slime(resources: Resources, folder: Path) -> list[Path]:
+    """Prompts of slime, as ProRL-Agent's server takes them by its bridge: what a rollout needs lies in `metadata`."""
+    rl = [
+        {
+            "prompt": row["messages"],
+            "label": _text(row["reference"]),
+            "metadata": {key: row[key] for key in ("id", "task_id", "suite", "family", "reward", "tools")},
+        }
+        for row in resources[RL]
+    ]
+    return [_write_lines(folder / RL, rl), _write_lines(folder / MEMORY, resources[MEMORY])]
+
+
 TARGETS: dict[str, Callable[[Resources, Path], list[Path]]] = {
     "trl": write_trl,
     "verl": write_verl,
+    "slime": write_slime,
+    "agentgym": write_agentgym,
     "atif": write_atif,
     "jsonl": write_jsonl,
 }

@@ -17,7 +17,16 @@ from curateevo.api.parse import parse_evolution
 from curateevo.api.spec import Memory, Sandbox
 from curateevo.api.stage import ChampionPointer, CurateParams, CurateSummary, StageRequest, StoreRef
 from curateevo.evolution.names import attempt_prefix, champion_key
-from curateevo.local.export import TARGETS, export_champion, write_atif, write_jsonl, write_trl, write_verl
+from curateevo.local.export import (
+    TARGETS,
+    export_champion,
+    write_agentgym,
+    write_atif,
+    write_jsonl,
+    write_slime,
+    write_trl,
+    write_verl,
+)
 from curateevo.store.artifacts import publish
 from curateevo.store.local import LocalStore
 from curateevo.trajectories.formats.atif import parse_atif, render_atif
@@ -72,6 +81,20 @@ def test_trl_rows_have_tools_as_text(tmp_path: Path) -> None:
     assert set(row) == {"messages", "tools", "masked"} and json.loads(row["tools"]) == TOOLS
     assert json.loads(json.loads(rl.read_text())["reference"]) == RL["reference"]
     assert json.loads(memory.read_text()) == {"content": "n"}
+
+
+def test_agentgym_takes_each_task_once_by_its_id(tmp_path: Path) -> None:
+    rows = [{**RL, "task_id": task} for task in ("webshop_3", "webshop_1", "webshop_3")]
+    write_agentgym({**RESOURCES, "rl.jsonl": rows}, tmp_path)
+    assert json.loads((tmp_path / "rl.json").read_text()) == [{"item_id": "webshop_3"}, {"item_id": "webshop_1"}]
+
+
+def test_slime_takes_prompts_with_what_a_rollout_needs(tmp_path: Path) -> None:
+    write_slime(RESOURCES, tmp_path)
+    row = json.loads((tmp_path / "rl.jsonl").read_text())
+    assert set(row) == {"prompt", "label", "metadata"} and row["prompt"] == RL["messages"]
+    assert json.loads(row["label"]) == RL["reference"]
+    assert row["metadata"]["tools"] == TOOLS and row["metadata"]["task_id"] == "t"
 
 
 def test_verl_rl_rows_have_the_columns_of_its_trainers(tmp_path: Path) -> None:
