@@ -25,13 +25,13 @@ from curateevo.api.spec import Grpo
 from curateevo_jobs.training.environments import Stage, build_stages, stage_name
 from curateevo_jobs.training.lane import Lane
 from curateevo_jobs.training.options import grpo_config
+from curateevo_jobs.training.processes import run_phase
 from curateevo_jobs.training.rewards import REWARDS
 from curateevo_jobs.training.rows import RewardKind, RlRow
 from curateevo_jobs.training.weights import (
     load_model,
     load_tokenizer,
     lora_config,
-    save,
     seed_everything,
 )
 
@@ -108,18 +108,16 @@ def train_leg(lane: Lane, leg: Leg, start: Path, max_completion: int) -> Path:
         return phase.finished
     newest = phase.newest()
     lane.metrics.keep_until(leg.phase, newest[1] if newest else 0)
-    seed_everything(lane.seed)
-    trainer = _build_trainer(lane, leg, start, phase.root, max_completion)
-    trainer.train(resume_from_checkpoint=str(newest[0]) if newest else None)
-    template = lane.params.model.chat_template
-
-    def write(folder: Path) -> None:
-        save(trainer.model, folder, lane.base, template, adapter=folder / "adapter")
-
-    phase.finish(write, {"steps": trainer.state.global_step})
-    phase.drop_checkpoints()
-    lane.run.checkpoints.save()
+    run_phase(lane, partial(_train, leg=leg, start=start, max_completion=max_completion, newest=newest))
     return phase.finished
+
+
+def _train(lane: Lane, leg: Leg, start: Path, max_completion: int, newest: tuple[Path, int] | None) -> None:
+    seed_everything(lane.seed)
+    trainer = _build_trainer(lane, leg, start, max_completion)
+    trainer.train(resume_from_checkpoint=str(newest[0]) if newest else None)
+    if trainer.is_world_process_zero():
+        lane.finish(leg.phase, trainer)
 
 
 def dead_group_fraction(lane: Lane) -> float | None:
@@ -170,9 +168,9 @@ class AnyTool(Mapping[str, Callable[..., str]]):
         return 0
 
 
-def _build_trainer(lane: Lane, leg: Leg, start: Path, folder: Path, max_completion: int) -> Any:
+def _build_trainer(lane: Lane, leg: Leg, start: Path, max_completion: int) -> Any:
     grpo, lora = lane.params.training.grpo, lane.params.training.sft.lora
-    config = leg_config(lane, leg, folder, max_completion)
+    config = leg_config(lane, leg, lane.phase(leg.phase).root, max_completion)
     tokenizer = load_tokenizer(start, None)
     tokenizer.padding_side = "left"
     prompts = schedule(leg.rows, count_prompts(config), grpo.replay_fraction, lane.seed)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from curateevo.api.stage import TrainParams
 from curateevo_jobs.benchmarks.base import Suite
 from curateevo_jobs.stage import StageRun
 from curateevo_jobs.training.checkpoints import PhaseFolder
 from curateevo_jobs.training.metrics import MetricsLog, Recorder
+from curateevo_jobs.training.weights import save
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +39,14 @@ class Lane:
 
     def recorder(self, phase: str) -> Recorder:
         return Recorder(phase, self.metrics, self.run.checkpoints, self.run.progress)
+
+    def finish(self, phase: str, trainer: Any) -> None:
+        """Keep the trained model as the phase's result, in place of its checkpoints."""
+        template = self.params.model.chat_template
+
+        def write(folder: Path) -> None:
+            save(trainer.model, folder, self.base, template, adapter=folder / "adapter")
+
+        self.phase(phase).finish(write, {"steps": trainer.state.global_step})
+        self.phase(phase).drop_checkpoints()
+        self.run.checkpoints.save()

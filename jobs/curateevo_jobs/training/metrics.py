@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import distributed
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from curateevo_jobs.stage import Checkpoints, Progress
@@ -50,7 +51,10 @@ class MetricsLog:
 
 
 class Recorder(TrainerCallback):  # type: ignore[misc]
-    """Writes metrics, reports progress, completes checkpoints, and stops at a number that is not finite."""
+    """Writes metrics, reports progress, completes checkpoints, and stops at a number that is not finite.
+
+    Of several processes only the first does: their numbers are those of all.
+    """
 
     def __init__(self, phase: str, log: MetricsLog, checkpoints: Checkpoints, progress: Progress) -> None:
         self._phase = phase
@@ -68,8 +72,8 @@ class Recorder(TrainerCallback):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         """Write one row. Raises NotReleased when loss or gradient is not finite."""
-        if not logs or "loss" not in logs:
-            return  # the summary at the end
+        if not state.is_world_process_zero or not logs or "loss" not in logs:
+            return  # without a loss: the summary at the end
         now = time.monotonic()
         row = {"phase": self._phase, "step": state.global_step, **logs, "seconds": round(now - self._last, 3)}
         self._last = now
@@ -81,6 +85,10 @@ class Recorder(TrainerCallback):  # type: ignore[misc]
         self._progress.report(self._phase.split("-")[0], state.global_step, state.max_steps, **shown)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Complete the checkpoint that was just written, and make it durable."""
+        """Complete the checkpoint that was just written, by every process, and make it durable."""
+        if distributed.is_initialized():
+            distributed.barrier()
+        if not state.is_world_process_zero:
+            return
         mark_complete(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}", {"step": state.global_step})
         self._checkpoints.save()

@@ -36,6 +36,8 @@ SPEC_FIELDS = {
     },
 }
 """Arguments that the spec has a field of its own for."""
+SHARDED = frozenset(("fsdp", "fsdp_config", "deepspeed", "parallelism_config"))
+"""Arguments that part one model among GPUs, which the train stage can't save."""
 KEPT_CHECKPOINTS = 2
 
 
@@ -65,8 +67,12 @@ def check_args(phase: Literal["sft", "grpo"], args: Mapping[str, Any]) -> None:
             problems.append(f"{where}: set training.{phase}.{SPEC_FIELDS[phase][name]} instead")
         elif name in OWNED_BY_STAGE:
             problems.append(f"{where}: the train stage sets this itself")
+        elif name in SHARDED:
+            problems.append(
+                f"{where}: every GPU holds the whole model; use LoRA or gradient_checkpointing to make it fit"
+            )
         elif name not in known:
-            near = get_close_matches(name, known - OWNED_BY_STAGE, n=3)
+            near = get_close_matches(name, known - OWNED_BY_STAGE - SHARDED, n=3)
             problems.append(f"{where}: not known" + (f"; near: {', '.join(near)}" if near else ""))
     if problems:
         raise SpecInvalid("\n".join(problems), f"arguments are the fields of TRL's {phase.upper()}Config")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,11 @@ from trl import SFTTrainer
 from curateevo_jobs.training.fit import TokenRow
 from curateevo_jobs.training.lane import Lane
 from curateevo_jobs.training.options import sft_config
+from curateevo_jobs.training.processes import run_phase
 from curateevo_jobs.training.weights import (
     load_model,
     load_tokenizer,
     lora_config,
-    save,
     seed_everything,
 )
 
@@ -34,27 +35,25 @@ def train_sft(lane: Lane, rows: Sequence[TokenRow], max_length: int) -> Path:
         return phase.finished
     newest = phase.newest()
     lane.metrics.keep_until(PHASE, newest[1] if newest else 0)
-    seed_everything(lane.seed)
-    trainer = _build_trainer(lane, rows, phase.root, max_length)
-    trainer.train(resume_from_checkpoint=str(newest[0]) if newest else None)
-    template = lane.params.model.chat_template
-
-    def write(folder: Path) -> None:
-        save(trainer.model, folder, lane.base, template, adapter=folder / "adapter")
-
-    phase.finish(write, {"steps": trainer.state.global_step})
-    phase.drop_checkpoints()
-    lane.run.checkpoints.save()
+    columns = {"input_ids": [r.tokens for r in rows], "assistant_masks": [r.mask for r in rows]}
+    run_phase(lane, partial(_train, rows=Dataset.from_dict(columns), max_length=max_length, newest=newest))
     return phase.finished
 
 
-def _build_trainer(lane: Lane, rows: Sequence[TokenRow], folder: Path, max_length: int) -> Any:
+def _train(lane: Lane, rows: Dataset, max_length: int, newest: tuple[Path, int] | None) -> None:
+    seed_everything(lane.seed)
+    trainer = _build_trainer(lane, rows, max_length)
+    trainer.train(resume_from_checkpoint=str(newest[0]) if newest else None)
+    if trainer.is_world_process_zero():
+        lane.finish(PHASE, trainer)
+
+
+def _build_trainer(lane: Lane, rows: Dataset, max_length: int) -> Any:
     training = lane.params.training
-    columns = {"input_ids": [r.tokens for r in rows], "assistant_masks": [r.mask for r in rows]}
     trainer = SFTTrainer(
         model=load_model(lane.base, training.sft.lora),
-        args=sft_config(training.sft, folder, lane.seed, training.save_steps, max_length),
-        train_dataset=Dataset.from_dict(columns),
+        args=sft_config(training.sft, lane.phase(PHASE).root, lane.seed, training.save_steps, max_length),
+        train_dataset=rows,
         processing_class=load_tokenizer(lane.base, lane.params.model.chat_template),
         peft_config=lora_config(training.sft.lora),
         callbacks=[lane.recorder(PHASE)],

@@ -55,10 +55,13 @@ def load_tokenizer(folder: Path, chat_template: str | None) -> Any:
 
 
 def load_model(folder: Path, lora: Lora) -> Any:
-    """The model in `folder`, for training: float32, but in its own type under LoRA on a GPU."""
+    """The model in `folder`, for training: float32, but in its own type under LoRA on a GPU. It is loaded onto this
+    process's GPU, where there is one, without a copy in the machine's memory."""
     free_memory()
-    dtype: Any = "auto" if lora.enabled and torch.cuda.is_available() else torch.float32
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+    if not torch.cuda.is_available():
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    dtype: Any = "auto" if lora.enabled else torch.float32
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, device_map={"": torch.cuda.current_device()})
 
 
 def lora_config(lora: Lora) -> LoraConfig | None:

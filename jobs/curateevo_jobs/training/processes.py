@@ -1,0 +1,127 @@
+"""A phase of training in one process for each GPU, data parallel; in the program's own where there is one GPU or none.
+
+Every process holds the whole model and takes a share of each batch. Batch sizes in `args` are per device, as in TRL:
+the batch grows with the GPUs. The first process writes; store and progress stay with the program, which it asks.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from multiprocessing.queues import SimpleQueue
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from torch import distributed
+from torch.multiprocessing.spawn import ProcessContext, ProcessException, spawn
+
+from curateevo.api.errors import CurateEvoError
+from curateevo.policy.confine import die_with_parent
+from curateevo_jobs.stage import StageRun
+from curateevo_jobs.training.gate import NotReleased
+from curateevo_jobs.training.lane import Lane
+from curateevo_jobs.training.weights import free_memory, prepare_torch
+
+Work: TypeAlias = Callable[[Lane], None]
+"""A phase: it can be pickled, and does the same in every process."""
+LOOPBACK = "127.0.0.1"
+POLL_SECONDS = 0.05
+
+
+def count_processes() -> int:
+    """One for each GPU that this program can see."""
+    return max(1, torch.cuda.device_count())
+
+
+def run_phase(lane: Lane, work: Work) -> None:
+    """Do `work`, in several processes where there are several GPUs. Raises what the first of them that fails raises."""
+    if (count := count_processes()) == 1:
+        work(lane)
+        return
+    free_memory()
+    context = get_context("spawn")
+    asked, granted = context.SimpleQueue(), context.Event()
+    away = Away(lane.run.checkpoints.folder, asked, granted)
+    there = replace(lane, run=replace(lane.run, checkpoints=away, progress=away))
+    processes = spawn(_join_in, (count, _free_port(), there, work), nprocs=count, join=False)  # type: ignore[no-untyped-call]
+    try:
+        _attend(processes, lane.run, asked, granted)
+    finally:
+        for process in processes.processes:
+            process.kill()
+            process.join()
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """Checkpoints and progress of a program, in the process that writes."""
+
+    folder: Path
+    asked: SimpleQueue[Any]
+    granted: Event
+
+    def save(self) -> None:
+        self.asked.put(("save",))
+        self.granted.wait()
+        self.granted.clear()
+
+    def report(self, phase: str, done: int, total: int, **metrics: float) -> None:
+        self.asked.put(("report", phase, done, total, metrics))
+
+
+def _attend(processes: ProcessContext, run: StageRun, asked: SimpleQueue[Any], granted: Event) -> None:
+    """Do what the processes ask for until they have ended."""
+    failures: list[Exception] = []
+
+    def serve() -> None:
+        while not asked.empty():
+            match asked.get():
+                case ("save",):
+                    run.checkpoints.save()
+                    granted.set()
+                case ("report", phase, done, total, metrics):
+                    run.progress.report(phase, done, total, **metrics)
+                case ("failed", failure):
+                    failures.append(failure)
+
+    try:
+        while not processes.join(timeout=POLL_SECONDS):
+            serve()
+        serve()
+    except ProcessException:
+        serve()
+        if failures:
+            raise failures[0] from None
+        raise
+
+
+def _join_in(rank: int, count: int, port: int, lane: Lane, work: Work) -> None:
+    """Be process `rank` of `count`."""
+    die_with_parent()
+    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
+    os.environ |= {"MASTER_ADDR": LOOPBACK, **{name: str(value) for name, value in names.items()}}
+    prepare_torch()
+    if torch.cuda.is_available():
+        torch.cuda.set_device(rank)
+    away = lane.run.checkpoints
+    assert isinstance(away, Away)
+    try:
+        work(lane)
+    except (CurateEvoError, NotReleased) as failure:
+        away.asked.put(("failed", failure))
+        raise
+    finally:
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+        return port
