@@ -88,8 +88,10 @@ def _started_with(text: str) -> list[int]:
     return found
 
 
-@pytest.mark.usefixtures("two")
-def test_a_loss_that_is_not_finite_is_the_same_refusal(base: Path, tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_is_the_same_refusal_from_the_process_of_one_gpu(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "count_processes", lambda: 1)
     params = support.train_params(base, sft_args={"max_grad_norm": 0.0, "optim": "sgd", "weight_decay": 0.0})
     training = params.training.model_copy(
         update={"sft": params.training.sft.model_copy(update={"learning_rate": 1e30})}

@@ -1,7 +1,8 @@
-"""A phase of training in one process for each GPU, data parallel; in the program's own where there is one GPU or none.
+"""A phase of training in a process for each GPU, data parallel; without GPUs in the program's own.
 
 Every process holds the whole model and takes a share of each batch. Batch sizes in `args` are per device, as in TRL:
-the batch grows with the GPUs. The first process writes; store and progress stay with the program, which it asks.
+the batch grows with the GPUs. The first process writes; store and progress stay with the program, which it asks. What a
+phase held on a GPU, a vLLM engine for instance, goes with its processes.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ POLL_SECONDS = 0.05
 
 
 def count_processes() -> int:
-    """One for each GPU that this program can see."""
-    return max(1, torch.cuda.device_count())
+    """One for each GPU that this program can see; 0: there is none."""
+    return torch.cuda.device_count()
 
 
 def run_phase(lane: Lane, work: Work) -> None:
-    """Do `work`, in several processes where there are several GPUs. Raises what the first of them that fails raises."""
-    if (count := count_processes()) == 1:
+    """Do `work`, in a process for each GPU where there are GPUs. Raises what the first of them that fails raises."""
+    if (count := count_processes()) == 0:
         work(lane)
         return
     free_memory()
@@ -103,8 +104,8 @@ def _attend(processes: ProcessContext, run: StageRun, asked: SimpleQueue[Any], g
 def _join_in(rank: int, count: int, port: int, lane: Lane, work: Work) -> None:
     """Be process `rank` of `count`."""
     die_with_parent()
-    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
-    os.environ |= {"MASTER_ADDR": LOOPBACK, **{name: str(value) for name, value in names.items()}}
+    if count > 1:
+        _name_process(rank, count, port)
     prepare_torch()
     if torch.cuda.is_available():
         torch.cuda.set_device(rank)
@@ -118,6 +119,12 @@ def _join_in(rank: int, count: int, port: int, lane: Lane, work: Work) -> None:
     finally:
         if distributed.is_initialized():
             distributed.destroy_process_group()
+
+
+def _name_process(rank: int, count: int, port: int) -> None:
+    """Say what torch.distributed, accelerate and vLLM look up."""
+    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
+    os.environ |= {"MASTER_ADDR": LOOPBACK, **{name: str(value) for name, value in names.items()}}
 
 
 def _free_port() -> int:
