@@ -183,7 +183,7 @@ policy("cuts turns by flags", (REFINE, """
     kept = items.keep_turns(lambda item, turn, flags: not flags & api.TurnFlag.ERROR, "no-errors")
     for item in kept:
         assert items.flags(item) is not None
-    return kept.keep(lambda item: 0 in item.turns, "with-the-request")
+    return kept if len(kept) else items
 """))  # fmt: skip
 policy("errors that it handles", (SELECT, """
     try:

@@ -56,9 +56,9 @@ def write_corpus(folder: Path, sealed: str) -> None:
                 ),
                 tools=tools,
                 system=None,
-                head=(),
+                head=(asked,),
                 turns=(
-                    Turn((asked,), "", (call,), ("error" if wrong else f"ok value{number} code k{number}",)),
+                    Turn((), "", (call,), ("error" if wrong else f"ok value{number} code k{number}",)),
                     Turn((), "Done."),
                 ),
                 outcome=RunOutcome(not wrong),
