@@ -74,8 +74,9 @@ lock: setup  ## resolve the requirements again, of the environment and of each i
 	  --override requirements.override.txt -o requirements.txt
 	$(BIN)/$(COMPILE) --no-deps requirements.suites.in -o requirements.suites.txt
 	$(BIN)/$(COMPILE) requirements.uv.in -o requirements.uv.txt
-	$(BIN)/$(COMPILE) --no-annotate pyproject.toml --extra operator -c requirements.txt -o images/operator/requirements.txt
-	$(BIN)/$(COMPILE) --no-annotate images/sandbox/requirements.in -c requirements.txt -o images/sandbox/requirements.txt
+	for image in operator sandbox; do \
+	  $(BIN)/$(COMPILE) --no-annotate images/$$image/requirements.in -c requirements.txt -o images/$$image/requirements.txt || exit 1; \
+	done
 	$(BIN)/$(COMPILE) --no-annotate pyproject.toml --extra train --extra serve-cpu --extra bfcl --extra tau2 \
 	  --override requirements.override.txt -c requirements.txt -o images/jobs/requirements.txt
 	$(BIN)/$(COMPILE) --no-annotate pyproject.toml --extra train --extra serve --extra bfcl --extra tau2 \

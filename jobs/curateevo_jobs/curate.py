@@ -12,7 +12,7 @@ import polars as pl
 
 from curateevo.api.errors import PolicyRejected
 from curateevo.api.stage import CurateParams, CurateSummary, Outcome
-from curateevo.evolver.llm import REWRITE_KEY_VARIABLE
+from curateevo.evolution.pods import REWRITE_KEY_VARIABLE
 from curateevo.evolver.proposal import COVERED
 from curateevo.policy.exchange import CONTEXT, POLICY
 from curateevo.policy.gate import (

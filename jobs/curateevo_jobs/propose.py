@@ -13,10 +13,11 @@ from curateevo.api.errors import ContractBroken, SpecInvalid
 from curateevo.api.spec import Proposer as ProposerSpec
 from curateevo.api.spec import ProposerType
 from curateevo.api.stage import Outcome, ProposeParams, ProposeSummary
+from curateevo.evolution.pods import LLM_KEY_VARIABLE
 from curateevo.evolution.requests import CHAMPION_PROFILE, TRIED
 from curateevo.evolver.agent import AgentProposer
 from curateevo.evolver.diagnosis import diagnose, parse_jsonl
-from curateevo.evolver.llm import KEY_VARIABLE, LlmProposer
+from curateevo.evolver.llm import LlmProposer
 from curateevo.evolver.naming import Named, name_clusters
 from curateevo.evolver.patch import unified_diff
 from curateevo.evolver.proposal import (
@@ -172,7 +173,7 @@ def open_proposer(params: ProposeParams, run: StageRun, episodes: list[JsonObjec
             return LlmProposer(
                 spec.llm,
                 spec.budget,
-                api_key=os.environ.get(KEY_VARIABLE, ""),
+                api_key=os.environ.get(LLM_KEY_VARIABLE, ""),
                 recorded=recorder.entries(),
                 record=recorder.record,
             )
@@ -189,7 +190,7 @@ def open_proposer(params: ProposeParams, run: StageRun, episodes: list[JsonObjec
                 kept=run.output / AGENT,
                 corpus=run.inputs,
                 episodes=episodes,
-                api_key=os.environ.get(KEY_VARIABLE, ""),
+                api_key=os.environ.get(LLM_KEY_VARIABLE, ""),
                 recorded=recorder.entries(),
                 record=recorder.record,
             )
@@ -208,7 +209,7 @@ def read_diagnosis(run: StageRun, proposer: ProposerSpec, episodes: list[JsonObj
         found,
         proposer.llm,
         proposer.budget,
-        api_key=os.environ.get(KEY_VARIABLE, ""),
+        api_key=os.environ.get(LLM_KEY_VARIABLE, ""),
         recorded=recorder.entries(),
         record=recorder.record,
     )

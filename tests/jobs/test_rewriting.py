@@ -17,7 +17,8 @@ from curateevo.api.errors import Denied, Transient
 from curateevo.api.evolution import Stage
 from curateevo.api.spec import Augmentation, LlmBudget, LlmEndpoint, Memory, Sandbox, TokenPrice
 from curateevo.api.stage import CurateParams, Outcome, StageRequest, StoreRef
-from curateevo.evolver.llm import REWRITE_KEY_VARIABLE, Limits
+from curateevo.evolution.pods import REWRITE_KEY_VARIABLE
+from curateevo.evolver.llm import Limits
 from curateevo.policy.builtin import source_of
 from curateevo.policy.operators.items import Rewrite, RewriteKind
 from curateevo.store.local import LocalStore

@@ -21,15 +21,13 @@ from urllib.parse import SplitResult, urlsplit
 from curateevo.api.base import digest_of
 from curateevo.api.errors import ContractBroken, Denied, PolicyRejected, SpecInvalid, Transient
 from curateevo.api.spec import LlmBudget, LlmEndpoint
+from curateevo.evolution.pods import LLM_KEY_VARIABLE, REWRITE_KEY_VARIABLE
 from curateevo.evolver.answer import Miss, check_patch, find_miss, make_patch, parse_answer
 from curateevo.evolver.prompt import repair_prompt, round_prompt, system_prompt
 from curateevo.evolver.proposal import Proposal, ProposalInput, ProposalRefused
 from curateevo.evolver.spending import Ledger, NoRoom
 from curateevo.trajectories.model import JsonObject
 
-KEY_VARIABLE = "CURATEEVO_LLM_API_KEY"
-REWRITE_KEY_VARIABLE = "CURATEEVO_REWRITE_API_KEY"
-"""Of the endpoint in `spec.augmentation.llm`: a key is sent to its own server only."""
 CHARS_PER_TOKEN = 3.0
 """Cautious: code and English take 3 to 4. Used before a call, and where a server sends no counts."""
 MESSAGE_TOKENS = 8
@@ -49,7 +47,7 @@ class Use:
     key_variable: str
 
 
-PROPOSING = Use("proposer", KEY_VARIABLE)
+PROPOSING = Use("proposer", LLM_KEY_VARIABLE)
 REWRITING = Use("augmentation", REWRITE_KEY_VARIABLE)
 
 

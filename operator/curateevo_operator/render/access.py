@@ -9,8 +9,7 @@ from urllib.parse import urlsplit
 from curateevo.api.base import JsonObject
 from curateevo.api.errors import SpecInvalid
 from curateevo.api.spec import EvolutionSpec
-from curateevo.evolution.pods import CLAIM_ROOT, HUB_TOKEN_VARIABLE
-from curateevo.evolver.llm import KEY_VARIABLE, REWRITE_KEY_VARIABLE
+from curateevo.evolution.pods import CLAIM_ROOT, HUB_TOKEN_VARIABLE, LLM_KEY_VARIABLE, REWRITE_KEY_VARIABLE
 from curateevo_operator.render.pods import Mount, secret_value
 
 STORE_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
@@ -42,7 +41,7 @@ def llm_env(spec: EvolutionSpec) -> Env:
     llm = spec.proposer.llm
     if not spec.proposer.type.asks_model or llm is None or llm.api_key_secret_ref is None:
         return {}
-    return {KEY_VARIABLE: secret_value(llm.api_key_secret_ref.name, llm.api_key_secret_ref.key)}
+    return {LLM_KEY_VARIABLE: secret_value(llm.api_key_secret_ref.name, llm.api_key_secret_ref.key)}
 
 
 def rewrite_env(spec: EvolutionSpec) -> Env:

@@ -14,7 +14,7 @@ from curateevo.api.errors import ContractBroken
 from curateevo.api.evolution import Stage
 from curateevo.api.spec import AgentProgram, Focus, LlmBudget, LlmEndpoint, Proposer, ProposerType
 from curateevo.api.stage import Outcome, ProposeParams, StageRequest, StoreRef
-from curateevo.evolver.llm import KEY_VARIABLE
+from curateevo.evolution.pods import LLM_KEY_VARIABLE
 from curateevo_jobs.checkpoints import FolderCheckpoints
 from curateevo_jobs.propose import CONVERSATION, propose
 from curateevo_jobs.stage import StageResult, StageRun
@@ -34,7 +34,7 @@ class Silent:
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """One attempt at the stage in `tmp_path`; `output` is fresh each time, checkpoints stay."""
-    monkeypatch.setenv(KEY_VARIABLE, KEY)
+    monkeypatch.setenv(LLM_KEY_VARIABLE, KEY)
     inputs = tmp_path / "inputs"
     (inputs / "diag").mkdir(parents=True)
     (inputs / "policy.py").write_text(STARTER)
@@ -135,7 +135,7 @@ def test_an_attempt_after_a_kill_pays_for_no_answer_twice(run: Run, tmp_path: Pa
 
 
 def test_a_key_that_is_not_needed_may_be_missing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(KEY_VARIABLE)
+    monkeypatch.delenv(LLM_KEY_VARIABLE)
     with chat_server(says(GOOD)) as server:
         assert run(server).outcome is Outcome.OK
 
