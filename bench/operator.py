@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import statistics
 import tempfile
@@ -34,6 +35,7 @@ from tests.cluster.story import Story, until
 
 PORT = 8090
 ROUNDS = 8
+NICE = -15
 
 
 def main() -> None:
@@ -71,7 +73,8 @@ def one(cluster: Cluster, folder: Path) -> None:
 def crowd(cluster: Cluster, folder: Path, count: int) -> None:
     """Memory and lag with many evolutions that wait."""
     story = Story(cluster, cluster.new_namespace("bench"), folder)
-    with story.kubelet(ends={"train/0/1": "never"}, p={0: 0.2}), story.operator(port=PORT):
+    with story.kubelet(ends={"train/0/1": "never"}, p={0: 0.2}), story.operator(port=PORT) as operator:
+        go_first(operator.pid)
         until(lambda: story.http("/readyz", PORT)[0] == 200, "the operator")
         began = time.monotonic()
         for start in range(0, count, 50):
@@ -87,6 +90,15 @@ def crowd(cluster: Cluster, folder: Path, count: int) -> None:
     print(f"  event loop lag, taking them up: {quantile(busy, 0.99):g} s at p99, {quantile(busy, 1.0):g} s at most")
     for name, metrics in (("taking them up", busy), ("and after a minute of waiting", idle)):
         print(f"  API calls, {name}: {sum(by_label(metrics, 'curateevo_api_requests_total', 'verb').values()):.0f}")
+
+
+def go_first(pid: int) -> None:
+    """Let a process that has just begun go before the control plane and the fake kubelet, which have machines of their
+    own elsewhere: else the lag is mostly the wait for one of these cores."""
+    os.setpriority(os.PRIO_PROCESS, pid, NICE)
+    autogroup = Path(f"/proc/{pid}/autogroup")  # without it niceness counts among the processes of a session only
+    if autogroup.exists():
+        autogroup.write_text(str(NICE))
 
 
 def training(story: Story) -> int:
