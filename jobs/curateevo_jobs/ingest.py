@@ -31,6 +31,7 @@ from curateevo_jobs.intake import POOL_BYTES, Batch, Intake, file_batches, row_b
 from curateevo_jobs.stage import StageResult, StageRun
 
 LEAKED = "leaked.jsonl"
+NAMED_HELD_OUT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,26 +46,27 @@ class DevTask:
 
 
 def ingest(run: StageRun, params: IngestParams) -> StageResult:
-    """Raises CorpusInvalid when nothing, or too little, could be read."""
+    """Raises CorpusInvalid when nothing, or too little, could be read, or when nothing is left of it."""
     dev = _suite_tasks(params.suites)
     intake = read_sources(run, params.corpus.sources, {t.id: t.prompt for t in dev})
     enforce_limit(intake.read, intake.set_aside, params.corpus.max_set_aside_fraction)
     write_set_aside(intake.set_aside, run.output / layout.SET_ASIDE)
     run.progress.report("corpus", 0, intake.read)
-    rows, features, leaked = intake.rows(), intake.features(), intake.leaked
+    rows, features, held_back = intake.rows(), intake.features(), list[SetAside]()
     if held_out := next((s for s in params.suites if s.name == "corpus"), None):
         held = held_tasks(features.select("task_id").collect()["task_id"], held_out.params)
         is_held = pl.col("task_id").is_in(sorted(held))
         points = hold_out(layout.iterate_trajectories(rows.filter(is_held)), held_out.params)
         _write_held_out(points, run.output)
         dev = [DevTask(r["id"], r["family"], r["group"], "") for r in points] + dev
-        leaked = held_runs(rows.filter(is_held)) + leaked
+        held_back = held_runs(rows.filter(is_held))
         rows, features = rows.filter(~is_held), features.filter(~is_held)
+    leaked = held_back + intake.leaked
+    if len(leaked) == intake.read:
+        raise nothing_left(held_back, intake.leaked)
     if params.suites and not dev:
         raise ContractBroken("evaluation.suites: no dev tasks at all", "check the suites' params")
     write_set_aside(leaked, run.output / LEAKED)
-    if len(leaked) == intake.read:
-        raise CorpusInvalid("every trajectory solves a dev task: nothing is left to learn from")
     layout.write_rows(rows, run.output)
     features.sink_parquet(run.output / layout.FEATURES, row_group_size=layout.ROW_GROUP)
     run.progress.report("corpus", intake.read, intake.read)
@@ -153,6 +155,18 @@ def held_runs(rows: pl.LazyFrame) -> list[SetAside]:
     """Why runs of held-out tasks are left out."""
     found = rows.select("id", "source").collect().iter_rows()
     return [SetAside(source, 0, f"{name}: its task is held out for evaluation") for name, source in found]
+
+
+def nothing_left(held_back: Sequence[SetAside], leaked: Sequence[SetAside]) -> CorpusInvalid:
+    """Why no trajectory is left: runs of tasks that suite corpus holds out, and runs that contain a dev task."""
+    counts = ((len(held_back), "of tasks that suite corpus holds out"), (len(leaked), "with a dev task in them"))
+    told = " and ".join(f"{count} {what}" for count, what in counts if count)
+    total = len(held_back) + len(leaked)
+    named = "\n".join(f"  {item.file}: {item.reason}" for item in (*leaked, *held_back)[:NAMED_HELD_OUT])
+    return CorpusInvalid(
+        f"nothing is left to learn from: all {total} trajectories were held out, {told}:\n{named}",
+        "add trajectories of other tasks, or hold out less: the params of evaluation.suites",
+    )
 
 
 def _write_held_out(rows: Sequence[JsonObject], folder: Path) -> None:

@@ -10,7 +10,10 @@ from typing import Any
 import polars as pl
 import pytest
 
-from curateevo.api.errors import Transient
+from curateevo.api.errors import CorpusInvalid, Transient
+from curateevo.api.evolution import Stage
+from curateevo.api.spec import BaseModelRef, Corpus, CorpusSource, Splits, SuiteRef
+from curateevo.api.stage import IngestParams, Manifest, StageRequest, StoreRef
 from curateevo.report.leaks import leaks_of
 from curateevo.trajectories import corpus as layout
 from curateevo.trajectories.formats.openai import parse_openai
@@ -20,6 +23,8 @@ from curateevo_jobs.benchmarks import registry
 from curateevo_jobs.benchmarks.toolworld.corpus import generate
 from curateevo_jobs.ingest import held_runs
 from curateevo_jobs.intake import Batch, file_batches, row_batches, take_in
+from curateevo_jobs.program import run_stage
+from tests.jobs.test_train_support import Seen
 
 
 def talk(name: str, *said: str) -> Any:
@@ -80,6 +85,44 @@ class Fatal(PosixPath):
 
     def __reduce__(self) -> Any:
         return os._exit, (9,)
+
+
+def test_a_corpus_of_which_nothing_is_left_says_how_many_were_held_out_and_why(tmp_path: Path) -> None:
+    """Before anything asks for dev tasks, or for scores of turns."""
+    task = registry.suite("toolworld").tasks({})[0]
+    prompt = next(str(m["content"]) for m in task.messages if m["role"] == "user")
+    rows = [*generate(0)[0][:2], {"id": "copy", "messages": [{"role": "user", "content": prompt}, HELLO]}]
+    talk_only = [{"id": "talk", "messages": [{"role": "user", "content": "hi"}, HELLO]}]
+    everything = SuiteRef(name="corpus", params={"fraction": 1.0})
+    for grace in (False, True):
+        with pytest.raises(CorpusInvalid) as caught:
+            ingest_rows(tmp_path / f"both-{grace}", rows, (everything, SuiteRef(name="toolworld")), grace=grace)
+        first, why, *_ = str(caught.value).splitlines()
+        assert "all 3 trajectories were held out" in first
+        assert "2 of tasks that suite corpus holds out and 1 with a dev task in them" in first
+        assert f"copy: its prompt equals that of dev task {task.id}" in why
+        with pytest.raises(CorpusInvalid, match="all 1 trajectories were held out, 1 of tasks that suite corpus"):
+            ingest_rows(tmp_path / f"talk-{grace}", talk_only, (everything,), grace=grace)
+
+
+HELLO = {"role": "assistant", "content": "hello"}
+
+
+def ingest_rows(folder: Path, rows: list[dict[str, Any]], suites: tuple[SuiteRef, ...], *, grace: bool) -> Manifest:
+    folder.mkdir()
+    source = folder / "rows.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    params = IngestParams(
+        corpus=Corpus(sources=(CorpusSource(uri=str(source)),), grace=grace),
+        suites=suites,
+        splits=Splits(),
+        model=BaseModelRef(base="builtin://toolworld") if grace else None,
+    )
+    request = StageRequest(
+        evolution_uid="u", stage=Stage.INGEST, attempt=1, store=StoreRef(uri=(folder / "store").as_uri()), prefix="a",
+        inputs={}, params=params,
+    )  # fmt: skip
+    return run_stage(request, Seen())
 
 
 def test_the_report_reads_what_ingest_writes(tmp_path: Path) -> None:
