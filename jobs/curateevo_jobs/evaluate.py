@@ -45,6 +45,7 @@ from curateevo_jobs.agents.served import Address, await_servers, find_servers, g
 from curateevo_jobs.benchmarks import registry
 from curateevo_jobs.benchmarks.base import Suite, Task
 from curateevo_jobs.stage import StageResult, StageRun
+from curateevo_jobs.training.libraries import require_libraries
 
 TIMINGS = "timings.jsonl"
 OpenSuite: TypeAlias = Callable[[str, Path], Suite]
@@ -206,6 +207,7 @@ def open_model(
         case _:
             assert_never(subject.kind)
     if params.serving.engine == "transformers":
+        require_libraries("serving.engine transformers", ("torch", "transformers"))
         from curateevo_jobs.agents import inprocess
 
         yield inprocess.load(folder, template)

@@ -29,6 +29,7 @@ from curateevo_jobs.benchmarks.base import Task
 from curateevo_jobs.benchmarks.held_out import held_tasks, hold_out
 from curateevo_jobs.intake import POOL_BYTES, Batch, Intake, file_batches, row_batches, take_in
 from curateevo_jobs.stage import StageResult, StageRun
+from curateevo_jobs.training.libraries import require_libraries
 
 LEAKED = "leaked.jsonl"
 NAMED_HELD_OUT = 3
@@ -46,7 +47,10 @@ class DevTask:
 
 
 def ingest(run: StageRun, params: IngestParams) -> StageResult:
-    """Raises CorpusInvalid when nothing, or too little, could be read, or when nothing is left of it."""
+    """Raises CorpusInvalid when nothing, or too little, could be read, or when nothing is left of it; Denied when turns
+    are to be scored and the libraries for that are not installed."""
+    if params.model is not None:
+        require_libraries("scoring turns (grace)")
     dev = _suite_tasks(params.suites)
     intake = read_sources(run, params.corpus.sources, {t.id: t.prompt for t in dev})
     enforce_limit(intake.read, intake.set_aside, params.corpus.max_set_aside_fraction)

@@ -27,11 +27,11 @@ from curateevo_jobs.benchmarks.base import Suite
 from curateevo_jobs.stage import StageResult, StageRun
 from curateevo_jobs.training import gate
 from curateevo_jobs.training.base_model import find_base
+from curateevo_jobs.training.libraries import LIBRARIES, require_libraries
 from curateevo_jobs.training.rows import RlRow, SftRow, read_rl, read_sft
 
 NO_RL_ROWS = "there are no RL rows"
 DISABLED = "training.grpo.enabled is false"
-LIBRARIES = ("torch", "transformers", "trl", "peft")
 OpenSuite: TypeAlias = Callable[[str, Path], Suite]
 ANSWER_TOKENS = 256
 """Generated tokens per answer when the gate asks a model, at most."""
@@ -68,8 +68,9 @@ def train(run: StageRun, params: TrainParams, open_suite: OpenSuite = registry.s
     """Train `params.training.repeats` models.
 
     Rejected, with a reason: `row-fits-context` or `ReleaseGate`. Raises ContractBroken for rows or a base
-    model that can't be used, SpecInvalid for arguments that TRL does not have.
+    model that can't be used, SpecInvalid for arguments that TRL does not have, Denied where TRL is not installed.
     """
+    require_libraries("training")
     from curateevo_jobs.training.weights import prepare_torch
 
     started = time.monotonic()

@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 
-def cli(*words: str, code: int = 0) -> str:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
+def cli(*words: str, code: int = 0, **variables: str) -> str:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160", **variables}
     done = subprocess.run(
         [sys.executable, "-m", "curateevo.cli", *words], capture_output=True, text=True, check=False, env=environment
     )
@@ -79,6 +80,23 @@ def test_broken_corpora_are_told_on_one_screen(tmp_path: Path) -> None:
     ok = cli("ingest", str(tmp_path / "bad.jsonl"), "--max-set-aside-fraction", "1", "-o", str(tmp_path / "c"))
     assert "1 trajectories" in ok and "33 rows set aside" in ok
     assert len((tmp_path / "c" / "set_aside.jsonl").read_text().splitlines()) == 33
+
+
+def test_what_needs_torch_names_the_extra_to_install(tmp_path: Path) -> None:
+    """Scores of turns before anything is read; by the command and by runs, which go on when it is installed."""
+    hidden = "import sys\nsys.modules['torch'] = None\nsys.modules['transformers'] = None\n"
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden/sitecustomize.py").write_text(hidden)
+    without = {"PYTHONPATH": str(tmp_path / "hidden")}
+    output = str(tmp_path / "corpus")
+    said = cli("ingest", "nowhere.jsonl", "-o", output, "--grace", "builtin://toolworld", code=65, **without)
+    assert "scoring turns (grace) needs torch, transformers" in said and "pip install 'curateevo[train]'" in said
+    spec = yaml.safe_load(Path("examples/toolworld.yaml").read_text())
+    for grace, use in ((True, "scoring turns (grace)"), (False, "serving.engine transformers")):
+        spec["spec"]["corpus"]["grace"] = grace
+        (tmp_path / "run.yaml").write_text(yaml.safe_dump(spec))
+        said = cli("run", str(tmp_path / "run.yaml"), "--dir", str(tmp_path / f"run-{grace}"), code=77, **without)
+        assert f"{use} needs torch, transformers" in said and "run the same command again" in said
 
 
 def test_no_run_here_and_bad_yaml(tmp_path: Path) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from curateevo.api.errors import ContractBroken, SpecInvalid
+from curateevo.api.errors import ContractBroken, Denied, SpecInvalid
 from curateevo.api.spec import BaseModelRef, Grpo, Horizon, ReleaseGate
 from curateevo_jobs.agents.chat import Answer, Conversation, Generation, parse_call
 from curateevo_jobs.agents.episode import Rules
@@ -17,6 +18,7 @@ from curateevo_jobs.agents.nothing import Nothing
 from curateevo_jobs.agents.scripted import Scripted
 from curateevo_jobs.benchmarks import registry
 from curateevo_jobs.benchmarks.toolworld.world import reference_calls
+from curateevo_jobs.train import train
 from curateevo_jobs.training import gate
 from curateevo_jobs.training.base_model import find_base
 from curateevo_jobs.training.checkpoints import PhaseFolder, mark_complete, read_facts
@@ -282,3 +284,9 @@ class TestMix:
         assert [turns_at(Grpo(horizon=phases), n) for n in (0, 5, 19, 20, 99)] == [3, 3, 3, 9, 9]
         assert turns_at(Grpo(), 5) == 10
         assert turns_at(Grpo(args={"max_tool_calling_iterations": 4}), 5) == 4
+
+
+def test_training_without_trl_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cast(Any, sys.modules), "trl", None)
+    with pytest.raises(Denied, match=r"training needs trl: not installed\n  hint: pip install 'curateevo\[train\]'"):
+        train(cast(Any, None), cast(Any, None))
