@@ -148,13 +148,14 @@ class Maker:
         folder.save_evolution(CurationEvolution(metadata=meta, spec=self.spec, status=status))
         return folder
 
-    def ingest(self, families: dict[str, int] | None = None) -> None:
+    def ingest(self, families: dict[str, int] | None = None, unscored: int = 0) -> None:
         summary = IngestSummary(
             trajectories=3400,
             turns=CORPUS_TURNS,
             successes=1800,
             set_aside=12,
             leaked=7,
+            unscored=unscored,
             dev_tasks={"diag": 120, "sel": SEL_TASKS, "test": 240},
         )
         usage = Usage(seconds=31.2, cpu_seconds=29.0, peak_bytes=900 << 20)
@@ -509,7 +510,7 @@ def candidates() -> list[Candidate]:
 def complete(root: Path) -> RunFolder:
     """Seven versions and a round without a candidate, and the sealed test."""
     maker = Maker(root, spec_of(root))
-    maker.ingest()
+    maker.ingest(unscored=5)
     maker.floors()
     champion: Champion | None = None
     for place, candidate in enumerate(candidates()):

@@ -173,6 +173,7 @@ def test_a_complete_run_tells_its_result_and_its_limits(read: Pages) -> None:
     assert "From v0 to v7, success on 240 sealed tasks changed by +0.250" in text
     assert "do-nothing 0.167" in text and "untrained 0.110" in text
     assert "12 rows could not be read and were set aside; 7 trajectories were kept out" in text
+    assert "Trajectories that do not fit the base model and so have no GRACE scores: 5." in text
     assert "skipped: every group had the same reward" in text
     assert "longest SFT row: 343 tokens of 384" in text
     assert "12 evolver calls, 110,400 tokens, 1.26 USD" in text
@@ -221,6 +222,7 @@ def test_an_interrupted_run_tells_how_far_it_came(read: Pages) -> None:
 def test_a_run_with_floors_only_shows_them(read: Pages) -> None:
     text = read(runs.floors_only).words
     assert "Floors on sel: do-nothing 0.167, untrained 0.110." in text and "Nothing has been measured yet." in text
+    assert "7 trajectories were kept out" in text and "GRACE" not in text
 
 
 def test_hostile_text_is_shown_as_text(read: Pages) -> None:
