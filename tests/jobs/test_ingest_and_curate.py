@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from curateevo.api.spec import ProposerType
+
 
 def cli(*words: str, code: int = 0, **variables: str) -> str:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160", **variables}
@@ -99,8 +101,15 @@ def test_what_needs_torch_names_the_extra_to_install(tmp_path: Path) -> None:
         assert f"{use} needs torch, transformers" in said and "run the same command again" in said
 
 
+def test_examples_are_valid_and_show_every_proposer_that_needs_no_person() -> None:
+    paths = sorted(Path("examples").glob("*.yaml"))
+    said = cli("validate", *map(str, paths)).splitlines()
+    assert said == [f"{path}: valid" for path in paths]
+    shown = {yaml.safe_load(path.read_text())["spec"]["proposer"]["type"] for path in paths}
+    assert shown == {kind.value for kind in ProposerType} - {ProposerType.MANUAL.value}
+
+
 def test_no_run_here_and_bad_yaml(tmp_path: Path) -> None:
     assert "no run here" in cli("status", str(tmp_path), code=65)
     (tmp_path / "x.yaml").write_text("kind: CurationEvolution")
     assert "expected apiVersion" in cli("validate", str(tmp_path / "x.yaml"), code=65)
-    assert "valid" in cli("validate", *map(str, sorted(Path("examples").glob("*.yaml"))))

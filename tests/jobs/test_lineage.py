@@ -24,11 +24,7 @@ LIMIT_SECONDS = 600
 CALL = PROMPT_TOKENS + COMPLETION_TOKENS
 PRICE = {"input": 1.0, "output": 2.0}
 DOLLARS = (PROMPT_TOKENS + 2 * COMPLETION_TOKENS) / 1e6
-MINI = [
-    "mini", "--yolo", "--exit-immediately", "--model", "openai/stand-in", "--cost-limit", "0",
-    "--task", "Read TASK.md and do what it says.", "--output", "archive/trajectory.json",
-]  # fmt: skip
-MINI_ENV = {"MSWEA_CONFIGURED": "true", "MSWEA_COST_TRACKING": "ignore_errors", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+EXAMPLE = Path(__file__).parents[2] / "examples/toolworld-agent.yaml"
 
 
 @pytest.fixture(scope="module")
@@ -114,10 +110,11 @@ def commands(number: int) -> list[Reply]:
 @pytest.mark.train
 @pytest.mark.slow
 def test_a_coding_agents_commands_make_the_recorded_lineage(recorded: dict[str, Any], run: Path, store: Path) -> None:
-    """mini-swe-agent itself, with a model that says what is written down."""
+    """mini-swe-agent itself, as the example runs it, with a model that says what is written down."""
+    agent = yaml.safe_load(EXAMPLE.read_text())["spec"]["proposer"]["agent"]
+    assert agent["command"][0] == "mini"
     rounds = [commands(1), commands(2)]
     with chat_server(*rounds[0], *rounds[1]) as server:
-        agent = {"command": MINI, "env": MINI_ENV, "timeoutSeconds": 300}
         found = run_by({"type": "agent", "llm": endpoint(server), "agent": agent}, run, store)
     assert found == recorded
     assert_nothing_was_trained(run)
