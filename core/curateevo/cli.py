@@ -54,6 +54,7 @@ from curateevo.trajectories.profile import profile_of
 
 WIDTH_SECONDHAND = 140
 """Columns where nobody's terminal says how wide it is."""
+DIGEST_CHARS = 12
 out = Console(soft_wrap=True, width=None if sys.stdout.isatty() else WIDTH_SECONDHAND)
 err = Console(stderr=True, soft_wrap=True)
 app = typer.Typer(
@@ -292,13 +293,21 @@ def export(
 
 @policy_app.command("log")
 def policy_log(run: RunDir) -> None:
-    """Versions, newest first, with what was tried and what became of it."""
+    """Versions, newest first, with what was tried and what became of it; rounds that made none, with who and why."""
+    from curateevo.report.story import read_skipped
+
     folder = RunFolder(run)
-    for number, version in sorted(folder.versions().items(), reverse=True):
-        state = version.status
-        line = Text(f"v{number} ", style="bold yellow") + Text(version.spec.policy_digest.removeprefix("sha256:")[:12])
-        line += Text(f"  {state.verdict or state.phase}  {state.reason or ''}")
-        out.print(line)
+    evolution, versions = folder.evolution(), folder.versions()
+    skipped = {s.number: s for s in read_skipped(_store(evolution), evolution, versions)}
+    for number in sorted({*versions, *skipped}, reverse=True):
+        head = Text(f"v{number} ", style="bold yellow")
+        if number in skipped:
+            out.print(head + Text(f"{'-' * DIGEST_CHARS}  no candidate  {skipped[number].reason}"))
+            out.print(Text(f"    {skipped[number].message}", style="dim"))
+            continue
+        version = versions[number]
+        state, digest = version.status, version.spec.policy_digest.removeprefix("sha256:")[:DIGEST_CHARS]
+        out.print(head + Text(f"{digest}  {state.verdict or state.phase}  {state.reason or ''}"))
         if (proposal := _proposal(folder, version)) is not None:
             out.print(Text(f"    {proposal['method']}: {proposal['hypothesis']}"))
         if state.message:

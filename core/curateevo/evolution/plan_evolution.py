@@ -215,11 +215,11 @@ def _take_proposal(
 ) -> Plan:
     summary = manifest.summary
     if manifest.outcome is Outcome.EXHAUSTED or not isinstance(summary, ProposeSummary):
-        text = manifest.message or "nothing more to try"
+        text = f"no proposal for {focus} by {spec.proposer.type}: {manifest.message or 'nothing more to try'}"
         if manifest.reason == Reason.BUDGET_SPENT.value:
             return _seal(who, spec, status, seen, ingest, now, Reason.BUDGET_SPENT, text)
         if _another_round_may_help(spec, number, seen, manifest):
-            return _skip_round(status, seen, number, f"no proposal for {focus}: {text}")
+            return _skip_round(status, seen, number, text)
         return _seal(who, spec, status, seen, ingest, now, Reason.NO_PROPOSAL, text)
     parent = status.champion.number if status.champion else None
     key = manifest.file("policy.py").key

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from curateevo.api.errors import ContractBroken, CurateEvoError
-from curateevo.api.evolution import CurationEvolution, PolicyVersion, Stage
+from curateevo.api.evolution import CurationEvolution, PolicyVersion, Reason, Stage
 from curateevo.api.stage import DecisionRecord, EvaluateSummary, Manifest, ScoreTable, SplitScore, StoreRef
 from curateevo.evolution.names import attempt_prefix, decision_key
 from curateevo.evolver.patch import unified_diff
@@ -19,6 +19,8 @@ from curateevo.store.connect import connect
 from curateevo.store.protocol import Store
 
 JsonObject = dict[str, Any]
+NO_POLICY = (Reason.NO_PROPOSAL, Reason.BUDGET_SPENT)
+"""Why a run ends in a round that has no version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,17 @@ class VersionStory:
 
 
 @dataclass(frozen=True, slots=True)
+class Skipped:
+    """A round that ended before there was a policy to test: it has no version."""
+
+    number: int
+    parent: int | None
+    """The champion that was to be improved on."""
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Story:
     evolution: CurationEvolution
     versions: list[VersionStory]
@@ -54,8 +67,8 @@ class Story:
     """(subject, split, score)."""
     sealed: list[tuple[str, SplitScore]] = field(default_factory=list)
     """First and last champion, and floors, on the sealed test."""
-    skipped: list[DecisionRecord] = field(default_factory=list)
-    """Rounds in which nothing was proposed: they have a decision and no version."""
+    skipped: list[Skipped] = field(default_factory=list)
+    """Rounds in which nothing was proposed."""
     runs: dict[Stage, Manifest] = field(default_factory=dict)
     """floors and seal, as far as they are done."""
     leaked: list[Any] = field(default_factory=list)
@@ -86,16 +99,24 @@ def read_story(folder: RunFolder) -> Story:
         ingest=ingest,
         floors=floors,
         sealed=sealed,
-        skipped=_skipped(store, uid, evolution.status.decided, versions),
+        skipped=read_skipped(store, evolution, versions),
         runs=runs,
         leaked=_json_lines(store, ingest, "leaked.jsonl"),
         sealed_tasks=_table(store, runs.get(Stage.SEAL), "test/scores.json"),
     )
 
 
-def _skipped(store: Store, uid: str, decided: int, versions: dict[int, PolicyVersion]) -> list[DecisionRecord]:
-    missing = (n for n in range(decided + 1) if n not in versions)
-    return [record for n in missing if (record := _decision(store, uid, n)) is not None]
+def read_skipped(store: Store, evolution: CurationEvolution, versions: dict[int, PolicyVersion]) -> list[Skipped]:
+    """The rounds that have a decision and no version, and the one that ended the run: that has no decision either, the
+    status says why it ended."""
+    status, uid = evolution.status, evolution.metadata.uid or ""
+    missing = (n for n in range(status.decided + 1) if n not in versions)
+    records = [record for n in missing if (record := _decision(store, uid, n)) is not None]
+    skipped = [Skipped(r.number, r.parent, r.reason, r.message) for r in records]
+    if status.round > status.decided and status.round not in versions and status.reason in NO_POLICY:
+        champion = status.champion.number if status.champion else None
+        skipped.append(Skipped(status.round, champion, status.reason.value, status.message))
+    return skipped
 
 
 def _version(store: Store, uid: str, version: PolicyVersion, versions: dict[int, PolicyVersion]) -> VersionStory:

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from curateevo.api.evolution import EvolutionStatus, Stage, Verdict, VersionPhase
-from curateevo.api.stage import DecisionRecord, ScoreTable, SplitScore
+from curateevo.api.stage import ScoreTable, SplitScore
 from curateevo.report.charts import Mark, Point
-from curateevo.report.story import Story, VersionStory
+from curateevo.report.story import Skipped, Story, VersionStory
 from curateevo.report.wording import VERSION_PHASES
 
 Z95 = 1.959964
@@ -128,7 +128,7 @@ def rows_of(story: Story) -> list[Row]:
     """Every version and every round without one, by number."""
     champion = story.evolution.status.champion
     number = champion.number if champion else None
-    rows = [_row(v, number) for v in story.versions] + [_skipped_row(r) for r in story.skipped]
+    rows = [_row(v, number) for v in story.versions] + [_skipped_row(s) for s in story.skipped]
     return sorted(rows, key=lambda r: r.number)
 
 
@@ -178,12 +178,12 @@ def _seconds(story: VersionStory) -> float | None:
     return sum(done) if done else None
 
 
-def _skipped_row(record: DecisionRecord) -> Row:
+def _skipped_row(skipped: Skipped) -> Row:
     return Row(
-        number=record.number,
+        number=skipped.number,
         mark=Mark.SKIPPED,
         state="",
-        parent=record.parent,
+        parent=skipped.parent,
         focus="",
         method="",
         p=None,
@@ -202,8 +202,8 @@ def _skipped_row(record: DecisionRecord) -> Row:
         memory_items=None,
         seconds=None,
         errors=0,
-        reason=record.reason,
-        message=record.message,
+        reason=skipped.reason,
+        message=skipped.message,
         champion=False,
     )
 

@@ -56,7 +56,7 @@ REASONS: dict[Reason, str] = {
     Reason.METRICS_UNAVAILABLE: "no usable measurement came out",
     Reason.NOT_CHEAPER: "not cheaper",
     Reason.NOT_IMPROVED: "the objective did not improve, or not beyond noise",
-    Reason.NO_PROPOSAL: "the proposer had nothing more to try",
+    Reason.NO_PROPOSAL: "the proposer made nothing to test",
     Reason.PATIENCE: "too many rounds without a commit",
     Reason.PENDING_TOO_LONG: "a job waited too long to start",
     Reason.POLICY_REJECTED: "the policy broke its contract",

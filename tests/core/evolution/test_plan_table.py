@@ -298,9 +298,9 @@ def test_a_refused_proposal_is_one_lost_round_even_where_there_is_one_focus() ->
     world = World(spec(rounds=rounds), replace(with_script(**ends), refusals=refusals))
     world.settle()
     world.check_end()
-    assert world.decisions[1].message == "no proposal for Combined: refused"
+    assert world.decisions[1].message == "no proposal for Combined by rules: refused"
     assert world.decisions[3].reason == Reason.NO_PROPOSAL.value and 4 not in world.decisions
-    assert (world.status.reason, world.status.message) == (Reason.NO_PROPOSAL, "refused")
+    assert (world.status.reason, world.status.message) == (Reason.NO_PROPOSAL, world.decisions[3].message)
     assert world.status.spent.tokens == 4000
 
 

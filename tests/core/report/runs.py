@@ -520,7 +520,7 @@ def complete(root: Path) -> RunFolder:
             champion = Champion(
                 number=number, policy_digest=f"sha256:{number:064d}", p=measured.p, c=measured.c, j=measured.j
             )
-    _skip(maker, 6)
+    _skip(maker, 6, "no proposal for Efficiency by llm: nothing more to try", parent=1)
     maker.seal(0, 7)
     return maker.evolution(
         EvolutionStatus(
@@ -582,16 +582,40 @@ def stopped_early(root: Path) -> RunFolder:
     )
 
 
-def _skip(maker: Maker, number: int) -> None:
+def refused(root: Path) -> RunFolder:
+    """A first version, and two rounds in which the model's answers were refused: the second ended the run."""
+    maker = Maker(root, spec_of(root))
+    maker.ingest()
+    first = Candidate(None, "", Verdict.COMMITTED, Reason.BASELINE, "the first version", success={"chat": 0.75})
+    maker.version(0, first)
+    _skip(maker, 1, "no proposal for Effectiveness by llm: refused 3 times, last: no such line", parent=0)
+    return maker.evolution(
+        EvolutionStatus(
+            phase=EvolutionPhase.COMPLETE,
+            reason=Reason.NO_PROPOSAL,
+            message="no proposal for Efficiency by llm: refused 3 times, last: as version 1 was",
+            round=2,
+            decided=1,
+            champion=Champion(number=0, policy_digest="sha256:0", p=0.75, c=0.7, j=0.54),
+            first_champion=0,
+            counts=Counts(committed=1),
+            stages=STAGES_DONE,
+            started_at=START,
+            completed_at=START + 900,
+        )
+    )
+
+
+def _skip(maker: Maker, number: int, message: str, parent: int) -> None:
     record = DecisionRecord(
         number=number,
         verdict=Verdict.REVERTED,
         reason=Reason.NO_PROPOSAL.value,
-        message="nothing more to try for Efficiency",
+        message=message,
         policy_digest="",
         policy_key="",
-        parent=1,
-        champion_before=1,
+        parent=parent,
+        champion_before=parent,
     )
     maker.store.put(decision_key(maker.uid, number), json.dumps(record.to_wire()).encode())
 

@@ -22,6 +22,7 @@ Make = Callable[[Path], RunFolder]
 KINDS: tuple[Make, ...] = (
     runs.complete,
     runs.stopped_early,
+    runs.refused,
     runs.failed_model,
     runs.failed_baseline,
     runs.interrupted,
@@ -162,7 +163,13 @@ def test_a_complete_run_names_every_version_verdict_and_reason(read: Pages) -> N
         assert candidate.reason.value in text
         assert candidate.message in text
         assert candidate.method in text
-    assert Reason.NO_PROPOSAL.value in text and "nothing more to try for Efficiency" in text
+    assert Reason.NO_PROPOSAL.value in text and "no proposal for Efficiency by llm: nothing more to try" in text
+
+
+def test_the_round_that_ended_the_run_without_a_candidate_stands_in_the_table(read: Pages) -> None:
+    page = read(runs.refused)
+    assert re.findall(r"\b(v\d) No candidate", page.words) == ["v1", "v2"]
+    assert "refused 3 times, last: no such line" in page.words
 
 
 def test_a_complete_run_tells_its_result_and_its_limits(read: Pages) -> None:
