@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import threading
 from pathlib import Path
@@ -18,7 +19,9 @@ from curateevo.policy.sandbox import run_policy
 from curateevo.policy.source import check_static, normalised, policy_digest
 from curateevo.trajectories.corpus import write_trajectories
 from curateevo.trajectories.features import features_of
+from curateevo.trajectories.flags import TurnFlag
 from curateevo.trajectories.formats.openai import parse_openai
+from tests.core.policy.operator_table import PAGE
 from tests.core.trajectories.sources import scored
 
 BASE = source_of("keep-all")
@@ -68,6 +71,20 @@ def policy(tmp_path: Path, body: str, head: str = "") -> Path:
     path = tmp_path / "policy.py"
     path.write_text(BASE.replace(PLACE, f"{body}\n{PLACE}").replace("POLICY_API", f"{head}\nPOLICY_API", 1))
     return path
+
+
+def test_what_the_page_on_policies_shows_runs(corpus: Path, tmp_path: Path) -> None:
+    """Its whole policy, and the lines under the general forms; its flags are those that turns have."""
+    page = PAGE.read_text(encoding="utf-8")
+    path = tmp_path / "policy.py"
+    whole = page.split("```python\n", 1)[1].split("```", 1)[0]
+    path.write_text(whole.replace("per_group=40", "per_group=4"))  # twelve trajectories are few
+    assert curate_with_gate(path, corpus, dev_prompts={}).material.sft
+    lines = re.findall(r"^ {4}(calls = .+|items\.\w+\(lambda .+)$", page, re.MULTILINE)
+    assert len(lines) == 4
+    body = "\n".join(f"    {line}" for line in ("items = corpus.items()", *lines))
+    assert curate_with_gate(policy(tmp_path, body), corpus, dev_prompts={}).material.sft
+    assert re.findall(r"^\| ([A-Z_]+) \|", page, re.MULTILINE) == [flag.name for flag in TurnFlag]
 
 
 @pytest.mark.parametrize("name", NAMES)

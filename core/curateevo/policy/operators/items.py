@@ -254,11 +254,11 @@ class Context:
     metrics: dict[str, float] = field(default_factory=dict)
 
     def log(self, text: str) -> None:
-        """A line for the report; at most 200 are kept."""
+        """A line for `notes.json`, beside the resources; at most 200 are kept."""
         if len(self.logs) < 200:
             self.logs.append(str(text)[:500])
 
     def metric(self, name: str, value: float) -> None:
-        """A number for the report."""
+        """A number for `notes.json`; at most 200 are kept."""
         if len(self.metrics) < 200:
             self.metrics[str(name)[:80]] = float(value)

@@ -58,7 +58,8 @@ def _imitable(flags: int) -> bool:
 def rl_contrasts(items: Items, ctx: Context, *, count: int, by: str = "task_id") -> tuple[RlTask, ...]:
     """`count` tasks where success hangs on what is done: GRPO needs rewards that differ within a group.
 
-    Tasks with an environment of groups (of feature `by`) with mixed outcomes; `family` where each task was tried once.
+    Tasks with an environment of groups (of feature `by`) with mixed outcomes: `items` must hold failures as well, and
+    where each task was tried once, `by` must be "family". Empty where no group is mixed.
     For logs without an environment, decision points: turns of a success where a failure of the same group, after the
     same calls, made another one; the reward is the success's call.
     """
