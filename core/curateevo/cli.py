@@ -356,7 +356,9 @@ def policy_check(
             found = curate_with_gate(
                 path, corpus, dev_prompts=dev, context=context, settings=GateSettings(), rewritten={}
             )
-            out.print(Text(f"contract: passed; {len(found.material.sft)} SFT rows; sandbox {found.run.tier}"))
+            made = found.material
+            rows = f"{len(made.sft)} SFT rows, {len(made.rl)} RL tasks, {len(made.memory)} notes"
+            out.print(Text(f"contract: passed; {rows}; sandbox {found.run.tier}"))
             if requests := found.recipe.requests:
                 out.print(
                     Text(f"{len(requests)} rewrites are requested: no model is asked here, spec.augmentation names it")

@@ -54,6 +54,11 @@ def test_built_in_policies_show_their_profiles(airline: Path, tmp_path: Path) ->
     )
 
 
+def test_the_gate_says_how_much_of_each_resource_a_policy_makes(airline: Path) -> None:
+    said = cli("policy", "check", "success-only", "--corpus", str(airline))
+    assert "contract: passed; 84 SFT rows, 200 RL tasks, 0 notes; sandbox" in said
+
+
 def test_a_refused_policy_says_rule_and_remedy(airline: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("import os\nPOLICY_API = 1\nPARAMS = {}\n")
     assert "stage-missing" in cli("policy", "check", str(tmp_path / "bad.py"), code=65)
