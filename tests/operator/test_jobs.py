@@ -47,8 +47,17 @@ def test_no_job_is_absent_and_a_new_one_is_pending_in_the_words_of_quota() -> No
 def test_a_queued_job_is_pending() -> None:
     queued = job()
     queued["spec"]["suspend"] = True
-    assert seen([queued], []).state is JobState.PENDING
+    assert (seen([queued], []).state, seen([queued], []).since) == (JobState.PENDING, T0)
     assert without_pods([queued], []) == []
+
+
+def test_what_was_preempted_or_evicted_is_pending_since_then() -> None:
+    preempted = job(**ended("Suspended"))
+    preempted["spec"]["suspend"] = True
+    assert (seen([preempted], []).state, seen([preempted], []).since) == (JobState.PENDING, T0 + 60)
+    evicted = pod(phase="Running")
+    evicted["metadata"]["deletionTimestamp"] = LATER
+    assert (seen([job()], [evicted]).state, seen([job()], [evicted]).since) == (JobState.PENDING, T0 + 60)
 
 
 def test_an_unscheduled_pod_speaks_with_the_schedulers_words() -> None:

@@ -115,7 +115,8 @@ def _follow(status: StageStatus, attempt: AttemptSeen, context: StageContext, no
             resumed = status.model_copy(update={"started_at": now})
             return StageDecision(resumed, (context.start(status.attempt),), wake_in=POLL_SECONDS)
         case JobState.PENDING:
-            left = started + context.pending_seconds - now
+            # A job that ran, and was evicted or preempted, waits anew.
+            left = max(started, attempt.since or started) + context.pending_seconds - now
             if left <= 0:
                 return _expire(status, Reason.PENDING_TOO_LONG, attempt.message or "no node took the job", context, now)
             return StageDecision(_observed(status, attempt.message), wake_in=min(left, POLL_SECONDS))

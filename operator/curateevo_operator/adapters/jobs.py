@@ -121,10 +121,13 @@ def job_seen(job: JsonObject, pods: Sequence[JsonObject], why_no_pod: str = "") 
         code, message = _why_failed(job, failed, pods)
         return JobSeen(JobState.FAILED, code, message, _since(failed))
     if (job.get("spec") or {}).get("suspend"):
-        return JobSeen(JobState.PENDING, message="suspended: it waits for its queue", since=_created(job))
+        preempted = _condition(job, "Suspended")
+        since = (_since(preempted) if preempted else None) or _created(job)
+        return JobSeen(JobState.PENDING, message="suspended: it waits for its queue", since=since)
     alive = [p for p in pods if not terminating(p)]
     if not alive:
-        return JobSeen(JobState.PENDING, message=why_no_pod, since=_created(job))
+        began = (_created(job), *(_time(p["metadata"]["deletionTimestamp"]) for p in pods))
+        return JobSeen(JobState.PENDING, message=why_no_pod, since=max(filter(None, began), default=None))
     newest = max(alive, key=lambda p: str(p["metadata"].get("creationTimestamp", "")))
     return _pod_seen(newest)
 

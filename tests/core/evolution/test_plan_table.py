@@ -124,6 +124,8 @@ def test_deadlines_for_pending_for_running_and_for_the_manifest() -> None:
         ACTIVE, StageSeen((AttemptSeen(1, JobState.PENDING, message="0/3 nodes"),)), context(), NOW + 41
     )
     assert pending.status.reason is Reason.PENDING_TOO_LONG and isinstance(pending.actions[0], StopJob)
+    evicted = plan_stage(ACTIVE, StageSeen((AttemptSeen(1, JobState.PENDING, since=NOW + 40),)), context(), NOW + 41)
+    assert evicted.status.state is StageState.ACTIVE and not evicted.actions, "it ran before, and waits anew"
     running = plan_stage(ACTIVE, StageSeen((AttemptSeen(1, JobState.RUNNING, since=NOW),)), context(), NOW + 100)
     assert running.status.reason is Reason.DEADLINE_EXCEEDED and isinstance(running.actions[0], StopJob)
     patient = step(ACTIVE, AttemptSeen(1, JobState.SUCCEEDED, since=NOW - 1))
