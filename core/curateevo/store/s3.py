@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+from boto3.exceptions import Boto3Error
 from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
@@ -194,11 +195,17 @@ class S3Store:
         except NoCredentialsError as error:
             raise Denied(f"{what}: no S3 credentials", "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY") from error
         except ClientError as error:
-            if _code(error) in DENIED:
-                raise Denied(f"s3://{self.bucket}: {_code(error)} on {what}", "check keys, bucket and quota") from error
-            raise StoreUnavailable(f"s3://{self.bucket}: {_code(error)} on {what}") from error
+            raise self._refused(error, what) from error
+        except Boto3Error as error:  # of a transfer in parts, which hides the error of the part
+            if isinstance(error.__context__, ClientError):
+                raise self._refused(error.__context__, what) from error
+            raise StoreUnavailable(f"s3://{self.bucket}: {error}") from error
         except (BotoCoreError, OSError) as error:
             raise StoreUnavailable(f"s3://{self.bucket}: {error}") from error
+
+    def _refused(self, error: ClientError, what: str) -> Denied | StoreUnavailable:
+        told = f"s3://{self.bucket}: {_code(error)} on {what}"
+        return Denied(told, "check keys, bucket and quota") if _code(error) in DENIED else StoreUnavailable(told)
 
 
 def _code(error: ClientError) -> str:

@@ -8,8 +8,10 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from curateevo.api.errors import ArtifactCorrupt, Conflict, ContractBroken, Denied, StoreUnavailable
 from curateevo.api.evolution import EarlyStop, Reason, Stage
@@ -38,6 +40,7 @@ from curateevo.api.stage import (
     Subject,
     SubjectKind,
 )
+from curateevo.store import s3
 from curateevo.store.artifacts import publish, read_manifest, remember, reuse
 from curateevo.store.local import PARTIAL, LocalStore
 from curateevo.store.protocol import Store
@@ -332,3 +335,27 @@ def test_a_full_evaluation_serves_one_that_may_end_early_and_never_the_other_way
         shared = reuse(store, evaluation(name, race))
         assert shared is not None and shared.cached_from == "full"
         assert isinstance(shared.summary, EvaluateSummary) and shared.summary.stopped is None
+
+
+@pytest.mark.parametrize(("code", "kind"), [("SlowDown", StoreUnavailable), ("AccessDenied", Denied)])
+@pytest.mark.parametrize("way", ["put", "fetch"])
+def test_a_refused_part_of_a_large_file_is_the_stores_error(
+    way: str, code: str, kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = S3Store("bucket", "x", "http://127.0.0.1:1", {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"})
+    (tmp_path / "large").write_bytes(b"x" * 9)
+
+    def answer(operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+        if operation == "HeadObject":
+            if way == "put":
+                raise ClientError({"Error": {"Code": "404"}}, operation)
+            return {"ContentLength": 9, "ETag": "e"}
+        raise ClientError({"Error": {"Code": code}}, operation)
+
+    monkeypatch.setattr(s3, "SINGLE_PUT_BYTES", 1)
+    monkeypatch.setattr(store.client, "_make_api_call", answer)
+    with pytest.raises(kind, match=code):
+        if way == "put":
+            store.put("k", tmp_path / "large")
+        else:
+            store.fetch(FileRef(key="k", digest=f"sha256:{'0' * 64}", size_bytes=9), tmp_path / "copy")
