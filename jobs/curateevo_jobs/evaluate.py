@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import fmean
@@ -188,7 +189,9 @@ def open_model(
 ) -> Iterator[ChatModel]:
     """The subject's model, while the context lasts: behind its server in `servers`, or loaded or served here."""
     if subject.name in servers:
-        with open_endpoint(servers[subject.name]) as endpoint:
+        mine = {subject.name: servers[subject.name]}  # it goes where its node goes, and another comes
+        await_back = partial(await_servers, mine, params.serve_start_seconds)
+        with open_endpoint(servers[subject.name], await_back) as endpoint:
             yield endpoint
         return
     template = params.model.chat_template
@@ -228,12 +231,12 @@ def open_model(
 
 
 @contextmanager
-def open_endpoint(server: Address) -> Iterator[ChatModel]:
-    """The model behind a server, while the context lasts."""
+def open_endpoint(server: Address, await_back: Callable[[], None] = lambda: None) -> Iterator[ChatModel]:
+    """The model behind a server, while the context lasts. `await_back`: see Endpoint."""
     from curateevo_jobs.agents.endpoint import Endpoint
 
     concurrency = GPU_CONCURRENCY if gpus_in_use() else CPU_CONCURRENCY
-    endpoint = Endpoint(server.base_url, server.model, concurrency=concurrency)
+    endpoint = Endpoint(server.base_url, server.model, concurrency=concurrency, await_back=await_back)
     try:
         yield endpoint
     finally:

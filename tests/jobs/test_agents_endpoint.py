@@ -12,6 +12,7 @@ import pytest
 
 from curateevo_jobs.agents.chat import Answer, Conversation, Generation
 from curateevo_jobs.agents.endpoint import Backoff, Endpoint
+from tests.conftest import free_port
 
 TOOLS = [{"type": "function", "function": {"name": "look", "description": "", "parameters": {"type": "object"}}}]
 CONVERSATION = Conversation(
@@ -106,6 +107,27 @@ def test_an_answer_and_what_was_asked(serve: Serve) -> None:
     assert (request["seed"], request["temperature"], request["max_tokens"]) == (42, 0.5, 9)
     assert request["tools"] == TOOLS
     assert "name" not in request["messages"][2]
+
+
+def test_a_server_that_is_gone_is_waited_for() -> None:
+    server: Any = None
+    port = free_port()
+    came: list[int] = []
+
+    def come_back() -> None:
+        nonlocal server
+        if server is None:
+            server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+            server.replies, server.requests, server.released = (OK,), [], threading.Event()
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+        came.append(port)
+
+    endpoint = Endpoint(f"http://127.0.0.1:{port}/v1", "m", sleep=lambda seconds: None, await_back=come_back)
+    [answer] = endpoint.answer([CONVERSATION], Generation(0.5, 9), [42])
+    endpoint.close()
+    server.shutdown()
+    server.server_close()
+    assert (answer.content, came) == ("fine", [port])
 
 
 def test_calls_are_read_and_bad_arguments_kept_as_text(serve: Serve) -> None:

@@ -13,6 +13,8 @@ from curateevo_jobs.agents.chat import Answer, AnswerError, Conversation, Genera
 
 RETRIED_STATUS = frozenset({408, 409, 425, 429})
 """Tried again, as are all of 500 and above, time-outs and refused connections."""
+GONE = openai.APIConnectionError.__name__
+"""The error of a connection that was refused or cut; not of a time-out."""
 TOO_LONG = ("maximum context length", "max_model_len", "context_length_exceeded", "maximum model length")
 """How servers say, with status 400, that the prompt, or the prompt and `max_tokens`, do not fit."""
 
@@ -31,7 +33,10 @@ class Backoff:
 
 
 class Endpoint:
-    """A ChatModel that asks a server. An answer that can't be had becomes an error, never an empty answer."""
+    """A ChatModel that asks a server. An answer that can't be had becomes an error, never an empty answer.
+
+    `await_back` is called where nothing listens any more: it returns when the server is there again, or raises.
+    """
 
     def __init__(
         self,
@@ -43,11 +48,13 @@ class Endpoint:
         timeout_seconds: float = 300.0,
         backoff: Backoff | None = None,
         sleep: Callable[[float], None] = time.sleep,
+        await_back: Callable[[], None] = lambda: None,
     ) -> None:
         self.concurrency = concurrency
         self._model = model
         self._backoff = backoff or Backoff()
         self._sleep = sleep
+        self._await_back = await_back
         self._client = openai.OpenAI(base_url=base_url, api_key=api_key, timeout=timeout_seconds, max_retries=0)
 
     def answer(
@@ -66,6 +73,8 @@ class Endpoint:
             if answer.error is None or not answer.error.transient or not waits:
                 return answer
             self._sleep(waits.pop(0))
+            if answer.error.message == GONE:
+                self._await_back()
 
     def _ask(self, conversation: Conversation, seed: int, temperature: float, max_tokens: int | openai.Omit) -> Answer:
         """One try. Every failure of the client is translated here."""
