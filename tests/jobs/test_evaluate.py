@@ -127,6 +127,15 @@ def test_a_rows_draw_does_not_depend_on_its_batch(base: Path) -> None:
     assert list(together) == alone
 
 
+def test_batches_hold_what_fits_and_a_prompt_at_least() -> None:
+    from curateevo_jobs.agents.inprocess import batches
+
+    lengths = [3, 1, 5, 9, 2]
+    assert list(batches(range(5), lengths, 4, lambda count, longest: True)) == [[0, 1, 2, 3], [4]]
+    assert list(batches(range(5), lengths, 4, lambda count, longest: count * longest <= 6)) == [[0, 1], [2], [3], [4]]
+    assert list(batches([], lengths, 4, lambda count, longest: False)) == []
+
+
 @pytest.mark.train
 def test_a_prompt_beyond_the_context_generates_nothing(base: Path) -> None:
     from curateevo_jobs.agents import inprocess

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor, LogitsProcessorList
@@ -16,6 +16,11 @@ BATCH = 80
 """Conversations per call of `generate`, at most."""
 ATTENTION_BYTES = 512 << 20
 """Attention scores of one layer per call, at most: padded prompts take rows * heads * length^2 * 4 bytes on a CPU."""
+CACHE_SHARE = 0.5
+"""Of a GPU's free memory, for the keys and values of one call."""
+
+Fits: TypeAlias = Callable[[int, int], bool]
+"""Whether so many prompts, the longest of so many tokens, fit into memory at once."""
 
 
 class SeededNoise(LogitsProcessor):  # type: ignore[misc]
@@ -44,7 +49,6 @@ class InProcess:
         self._tokenizer = tokenizer
         self._batch = batch
         self._context = int(getattr(model.config.get_text_config(), "max_position_embeddings", 1 << 30))
-        self._heads = int(getattr(model.config.get_text_config(), "num_attention_heads", 1))
         self._ends = _end_tokens(model, tokenizer)
 
     def answer(
@@ -55,12 +59,22 @@ class InProcess:
         fitting = [i for i, ids in enumerate(prompts) if len(ids) < self._context]
         was_training = self._model.training
         self._model.eval()
-        for rows in batches(fitting, [len(ids) for ids in prompts], self._batch, self._heads):
+        for rows in batches(fitting, [len(ids) for ids in prompts], self._batch, self._fits(generation.max_tokens)):
             outputs = self._generate([prompts[i] for i in rows], generation, [seeds[i] for i in rows])
             for i, ids in zip(rows, outputs, strict=True):
                 answers[i] = self._parse(ids, min(generation.max_tokens, self._context - len(prompts[i])))
         self._model.train(was_training)
         return answers
+
+    def _fits(self, max_tokens: int) -> Fits:
+        config = self._model.config.get_text_config()
+        heads = int(getattr(config, "num_attention_heads", 1))
+        if self._model.device.type == "cpu":
+            return lambda count, longest: count * heads * longest**2 * 4 <= ATTENTION_BYTES
+        size = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
+        kept = 2 * config.num_hidden_layers * int(getattr(config, "num_key_value_heads", heads)) * size
+        room = torch.cuda.mem_get_info()[0] * CACHE_SHARE / (kept * self._model.dtype.itemsize)
+        return lambda count, longest: count * (longest + max_tokens) <= room
 
     def _render(self, conversation: Conversation) -> list[int]:
         ids: list[int] = self._tokenizer.apply_chat_template(
@@ -106,12 +120,12 @@ class InProcess:
         return parse_text(self._tokenizer.decode(kept), len(kept))
 
 
-def batches(rows: Sequence[int], lengths: Sequence[int], most: int, heads: int) -> Iterator[list[int]]:
-    """`rows` in order, cut so that no batch is larger than `most` or than ATTENTION_BYTES; at least one row each."""
+def batches(rows: Sequence[int], lengths: Sequence[int], most: int, fits: Fits) -> Iterator[list[int]]:
+    """`rows` in order, cut so that no batch has more than `most` or does not fit; at least one row each."""
     batch: list[int] = []
     for row in rows:
         longest = max(lengths[i] for i in [*batch, row])
-        if batch and (len(batch) == most or (len(batch) + 1) * heads * longest**2 * 4 > ATTENTION_BYTES):
+        if batch and (len(batch) == most or not fits(len(batch) + 1, longest)):
             yield batch
             batch = []
         batch.append(row)
