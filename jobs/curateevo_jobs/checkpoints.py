@@ -29,6 +29,9 @@ class FolderCheckpoints:
     def save(self) -> None:
         """Nothing to copy."""
 
+    def discard(self) -> None:
+        """They stay, for whoever wants to look."""
+
 
 @dataclass(slots=True)
 class StoredCheckpoints:
@@ -52,6 +55,11 @@ class StoredCheckpoints:
         for key in _keys(self._stored) - _keys(stored):
             self.store.delete(key)
         self._stored = stored
+
+    def discard(self) -> None:
+        """Let go of all that was saved: the artifact is there."""
+        self.store.delete(f"{self.prefix}/{FILES}/")
+        self.store.delete(f"{self.prefix}/{INDEX}")
 
     def restore(self) -> None:
         """Bring what was saved. A lost or torn file is left out: a checkpoint that misses one counts for nothing."""

@@ -151,7 +151,10 @@ def run_stage(request: StageRequest, progress: Progress) -> Manifest:
     with open_run(request, store, progress) as run:
         fetch_inputs(store, needed_inputs(request), run.inputs)
         result = _program(request.params.stage)(run, request.params)
-        return publish_result(store, run, result, salt=salt, seconds=time.monotonic() - started)
+        manifest = publish_result(store, run, result, salt=salt, seconds=time.monotonic() - started)
+        if isinstance(request.params, TrainParams):
+            run.checkpoints.discard()
+        return manifest
 
 
 def find_shared(store: Store, request: StageRequest, progress: Progress, salt: str = "") -> Manifest | None:

@@ -28,6 +28,10 @@ class Checkpoints(Protocol):
         """Make what lies in the folder durable."""
         ...
 
+    def discard(self) -> None:
+        """Let go of the copy: no attempt will need it any more."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class StageRun:

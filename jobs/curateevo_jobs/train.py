@@ -7,6 +7,7 @@ one was, with bit for bit the same weights (on one kind of machine).
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -220,9 +221,18 @@ def answer_tokens(params: TrainParams) -> int:
 def _publish_model(output: Path, index: int, one: Released) -> None:
     """model-<index>/ holds full weights; adapter-<index>/<phase>/ the adapters that were merged."""
     ignore = shutil.ignore_patterns("adapter", "complete.json*")
-    shutil.copytree(one.model, output / f"model-{index}", ignore=ignore)
+    shutil.copytree(one.model, output / f"model-{index}", ignore=ignore, copy_function=_link_or_copy)
     for phase, adapter in one.adapters.items():
-        shutil.copytree(adapter, output / f"adapter-{index}" / phase)
+        shutil.copytree(adapter, output / f"adapter-{index}" / phase, copy_function=_link_or_copy)
+
+
+def _link_or_copy(source: str, target: str) -> str:
+    """A large model once on the disk, where one file system holds both."""
+    try:
+        os.link(os.path.realpath(source), target)
+    except OSError:
+        shutil.copy2(source, target)
+    return target
 
 
 def _publish_metrics(run: StageRun) -> frozenset[str]:

@@ -114,3 +114,11 @@ def test_of_two_attempts_at_once_one_goes_on(store: Watched, tmp_path: Path) -> 
         first.save()
     second.save()
     assert read(opened(store, tmp_path / "c").folder) == {"model": "b"}
+
+
+def test_nothing_is_left_of_what_was_let_go(store: Watched, tmp_path: Path) -> None:
+    checkpoints = opened(store, tmp_path / "a")
+    write(checkpoints.folder, "model", "x")
+    checkpoints.save()
+    checkpoints.discard()
+    assert not list(store.keys(PREFIX)) and read(opened(store, tmp_path / "b").folder) == {}

@@ -52,6 +52,9 @@ class Folder:
     def save(self) -> None:
         self.saves += 1
 
+    def discard(self) -> None:
+        pass
+
 
 def make_tiny_base(folder: Path, context: int = 1024) -> Path:
     """An untrained Qwen3 model of 12,000 parameters that speaks bytes under toolworld's chat template."""

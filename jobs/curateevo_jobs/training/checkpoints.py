@@ -81,8 +81,3 @@ class PhaseFolder:
         """Remove the checkpoints; the finished model stays."""
         for path in self.root.glob("checkpoint-*"):
             shutil.rmtree(path)
-
-
-def copy_result(source: Path, target: Path) -> None:
-    """Copy a finished folder without its marker."""
-    shutil.copytree(source, target, ignore=shutil.ignore_patterns(f"{MARKER}*"), dirs_exist_ok=True)

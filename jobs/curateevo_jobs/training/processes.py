@@ -71,6 +71,9 @@ class Away:
         self.granted.wait()
         self.granted.clear()
 
+    def discard(self) -> None:
+        """The program's to do."""
+
     def report(self, phase: str, done: int, total: int, **metrics: float) -> None:
         self.asked.put(("report", phase, done, total, metrics))
 
