@@ -54,7 +54,7 @@ def rewrite_env(spec: EvolutionSpec) -> Env:
 def base_downloads(spec: EvolutionSpec, folder: str) -> BaseAccess:
     """For a container that downloads the base model where it lies in a hub. `folder`: where it goes without a claim."""
     if urlsplit(spec.model.base).scheme != "hf":
-        return BaseAccess({}, _claim_mounts(spec))
+        return BaseAccess({}, claim_mounts(spec))
     ref = spec.model.token_secret_ref
     token = {} if ref is None else {HUB_TOKEN_VARIABLE: secret_value(ref.name, ref.key)}
     cache = cache_mounts(spec, read_only=False)
@@ -63,7 +63,7 @@ def base_downloads(spec: EvolutionSpec, folder: str) -> BaseAccess:
 
 def base_files(spec: EvolutionSpec) -> BaseAccess:
     """For a container that reads what is there already, and has no keys."""
-    return BaseAccess({}, (*_claim_mounts(spec), *cache_mounts(spec, read_only=True)))
+    return BaseAccess({}, (*claim_mounts(spec), *cache_mounts(spec, read_only=True)))
 
 
 def cache_mounts(spec: EvolutionSpec, *, read_only: bool) -> tuple[Mount, ...]:
@@ -74,7 +74,7 @@ def cache_mounts(spec: EvolutionSpec, *, read_only: bool) -> tuple[Mount, ...]:
     return (Mount("hub-cache", CACHE_FOLDER, {"persistentVolumeClaim": {"claimName": claim}}, read_only),)
 
 
-def _claim_mounts(spec: EvolutionSpec) -> tuple[Mount, ...]:
+def claim_mounts(spec: EvolutionSpec) -> tuple[Mount, ...]:
     """The claim of a pvc:// model."""
     uri = urlsplit(spec.model.base)
     if uri.scheme != "pvc":

@@ -16,6 +16,7 @@ from curateevo_operator.render.pods import (
     PROGRAM_ENVIRONMENT,
     REQUEST_MOUNT,
     SCRATCH_MOUNT,
+    SKIP_IDENTITY,
     TERMINATION_LOG,
     Container,
     Mount,
@@ -43,8 +44,6 @@ CLAIM, CLAIM_FACTOR = "work", 2
 """The claim of isolation Pod holds the inputs, and some more."""
 TMP_SIZE = "2Gi"
 WORK = "/work"
-SKIP_IDENTITY = "eks.amazonaws.com/skip-containers"
-"""Where a cloud gives pods an identity: not to these containers."""
 
 
 def render_curate(attempt: Attempt) -> tuple[JsonObject, ...]:

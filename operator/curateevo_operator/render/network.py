@@ -23,6 +23,8 @@ NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 PRIVATE_V4 = ("10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16")
 PRIVATE_V6 = ("fc00::/7", "fe80::/10")
 NODE_LOCAL_DNS = "169.254.20.10/32"
+POD_IDENTITY = ("169.254.170.23/32", "fd00:ec2::23/128")
+"""Where EKS Pod Identity hands out a pod's own credentials."""
 DNS_PORTS = (53, 5353)
 """5353: what a cluster's resolver may listen on behind its Service."""
 DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -48,10 +50,13 @@ def render_network(
     """All policies of an evolution. Raises SpecInvalid for an address that is none."""
     everything: JsonObject = {"matchLabels": {labels.EVOLUTION_UID: parent.uid}}
     store = target_of(spec.storage.endpoint, "spec.storage.endpoint") if spec.storage.endpoint else _public(HTTPS)
+    stores = [store.rule()]
+    if spec.storage.secret_ref is None:
+        stores.append(Target(tuple({"ipBlock": {"cidr": address}} for address in POD_IDENTITY), 80).rule())
     policies = [
         _policy(parent, owner, "deny", everything, ingress=(), egress=()),
         _policy(parent, owner, "dns", _components(parent, *STORE_USERS), egress=(_dns_rule(),)),
-        _policy(parent, owner, "store", _components(parent, *STORE_USERS), egress=(store.rule(),)),
+        _policy(parent, owner, "store", _components(parent, *STORE_USERS), egress=tuple(stores)),
     ]
     if urlsplit(spec.model.base).scheme == "hf":
         users = ["train", "serve" if spec.serving.engine == "vllm" else "evaluate"]

@@ -70,6 +70,8 @@ REQUEST_MOUNT = Mount(
 )
 SCRATCH_MOUNT = Mount("scratch", SCRATCH, {"emptyDir": {}})
 """Models and corpora: as large as they are."""
+SKIP_IDENTITY = "eks.amazonaws.com/skip-containers"
+"""Where a cloud gives pods an identity: not to these containers."""
 SHM_MOUNT = Mount("shm", "/dev/shm", {"emptyDir": {"medium": "Memory", "sizeLimit": "2Gi"}})
 """Torch's processes exchange tensors here. It counts as memory of the container."""
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from curateevo.api.base import JsonObject
 from curateevo.api.spec import ProposerType
 from curateevo.api.stage import EvaluateParams
-from curateevo_operator.render.access import base_downloads, base_files, llm_env, store_env
+from curateevo_operator.render.access import base_downloads, claim_mounts, llm_env, store_env
 from curateevo_operator.render.attempt import Attempt, render_job, template_key
 from curateevo_operator.render.pods import (
     PROGRAM_ENVIRONMENT,
@@ -83,7 +83,7 @@ def render_evaluate_in_process(attempt: Attempt, params: EvaluateParams) -> Json
 def render_evaluate(attempt: Attempt, params: EvaluateParams, servers: Mapping[str, str]) -> JsonObject:
     """The evaluator asks servers. `servers`: the variables that tell it of them."""
     env = {**PROGRAM_ENVIRONMENT, **store_env(attempt.spec), **servers}
-    mounts = base_files(attempt.spec).mounts if params.wants_base else ()
+    mounts = claim_mounts(attempt.spec) if params.wants_base else ()  # its digest is taken
     return _job(attempt, _main(attempt, "evaluate", attempt.settings.jobs_image, EVALUATE, env, mounts))
 
 

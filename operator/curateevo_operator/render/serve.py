@@ -18,6 +18,7 @@ from curateevo_operator.render.pods import (
     REQUEST_MOUNT,
     SCRATCH_MOUNT,
     SHM_MOUNT,
+    SKIP_IDENTITY,
     Container,
     Mount,
     Resources,
@@ -27,7 +28,8 @@ from curateevo_operator.render.pods import (
 )
 from curateevo_operator.render.templates import gpus_of
 
-FETCH = Resources("100m", "256Mi", "1", "2Gi")
+FETCH = Resources("100m", "256Mi", "2", "8Gi")
+"""The hub's client holds some gigabytes of a large model in memory where the network is faster than the disk."""
 SERVE = Resources("500m", "3Gi", "8", "32Gi")
 """Defaults for a small model without a GPU."""
 MODEL = "/model"
@@ -86,7 +88,9 @@ def _job(attempt: Attempt, subject: Subject, name: str) -> JsonObject:
     model = Mount("model", MODEL, {"emptyDir": {}})
     pod = render_pod(attempt.settings, (_fetch(attempt, subject, model),), _server(attempt, subject, model))
     extra = {labels.SERVER: name}
-    return render_job(attempt, pod, component="serve", template="serve", name=name, role=labels.SERVE, extra=extra)
+    job = render_job(attempt, pod, component="serve", template="serve", name=name, role=labels.SERVE, extra=extra)
+    job["spec"]["template"]["metadata"]["annotations"][SKIP_IDENTITY] = "main"
+    return job
 
 
 def _fetch(attempt: Attempt, subject: Subject, model: Mount) -> Container:

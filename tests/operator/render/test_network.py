@@ -123,6 +123,14 @@ def test_names_can_be_resolved_within_the_cluster_alone(component: str) -> None:
     assert not reaches(component, Address(METADATA_SERVER), 53, "UDP")
 
 
+@pytest.mark.parametrize("server", ["169.254.170.23", "fd00:ec2::23"])
+def test_a_clouds_identity_is_at_hand_where_no_secret_holds_the_keys(server: str) -> None:
+    assert reaches("train", Address(server), 80, storage=AWS)
+    assert not reaches("policy", Address(server), 80, storage=AWS)
+    assert not reaches("train", Address(server), 443, storage=AWS)
+    assert not reaches("train", Address(server), 80)
+
+
 def test_a_policy_in_a_pod_of_its_own_reaches_nothing() -> None:
     for other, port, protocol in (
         (Address(DNS), 53, "UDP"),
