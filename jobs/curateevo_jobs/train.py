@@ -95,13 +95,18 @@ def train(run: StageRun, params: TrainParams, open_suite: OpenSuite = registry.s
     except gate.NotReleased as refusal:
         volatile = _publish_metrics(run)
         summary = TrainSummary(seeds=seeds, grpo_skipped=skipped)
-        return StageResult(summary, Outcome.REJECTED, gate.REASON, str(refusal), volatile)
+        return StageResult(
+            summary, Outcome.REJECTED, gate.REASON, str(refusal), volatile, gpu_seconds=_gpu_seconds(started)
+        )
     for index, one in enumerate(released):
         _publish_model(run.output, index, one)
     summary = _summarise(seeds, skipped, released)
     _write_facts(run.output / "training.json", params, rows, summary, released)
-    gpu_seconds = count_gpus() * (time.monotonic() - started)
-    return StageResult(summary, volatile=_publish_metrics(run), gpu_seconds=gpu_seconds)
+    return StageResult(summary, volatile=_publish_metrics(run), gpu_seconds=_gpu_seconds(started))
+
+
+def _gpu_seconds(started: float) -> float:
+    return count_gpus() * (time.monotonic() - started)
 
 
 def _check_args(params: TrainParams) -> None:

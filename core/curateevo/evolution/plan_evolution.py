@@ -313,8 +313,10 @@ def _spent_with(spent: Spent, seen: EvolutionSeen, number: int) -> Spent:
     """What round `number` cost, added. It is counted together with its decision, so that a lost save counts nothing
     twice or never."""
     version, proposal = seen.versions.get(number), seen.proposals.get(number)
-    if version is not None and version.measurement is not None:
-        spent = spent.model_copy(update={"gpu_seconds": spent.gpu_seconds + version.measurement.gpu_seconds})
+    if version is not None:
+        made = (m for m in (version.curate, version.train, version.evaluate) if m is not None)
+        used = sum(m.usage.gpu_seconds for m in made)  # a version that was refused was trained all the same
+        spent = spent.model_copy(update={"gpu_seconds": spent.gpu_seconds + used})
     if proposal is not None and proposal.done is not None and proposal.done.manifest is not None:
         spent = add_usage(spent, proposal.done.manifest.usage)
     if version is not None and version.curate is not None and version.curate.usage.calls:

@@ -185,6 +185,13 @@ def test_each_version_starts_from_the_champion_and_names_it_as_parent() -> None:
     ]
 
 
+def test_the_gpu_time_of_a_model_that_was_not_released_is_spent() -> None:
+    world = World(spec(), with_script(train_v1_a1=Outcome.REJECTED))
+    world.settle()
+    assert world.decisions[1].verdict is Verdict.REJECTED
+    assert world.status.spent.gpu_seconds == 4 * 30 + 2 * 10 + 4 * 10, "version 1 was curated and trained"
+
+
 def test_a_rejected_policy_is_a_result_and_the_run_goes_on() -> None:
     world = World(spec(), with_script(curate_v1_a1=Outcome.REJECTED))
     world.settle()
