@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -269,3 +270,12 @@ def test_near_duplicates_are_those_of_the_pairwise_definition(sketches: list[lis
         if not any(api.similarity(sketch, sketches[other]) >= threshold for other in kept):
             kept.append(row)
     assert rows(api.drop_near_duplicates(Corpus(columns, lambda wanted: {}).items(), threshold=threshold)) == kept
+
+
+def test_parts_of_one_trajectory_are_no_near_duplicates_of_each_other() -> None:
+    columns: dict[str, list[Any]] = {"id": [0, 1], "turns": [2, 2], "minhash": [[1, 2], [1, 2]], "signature": ["", ""]}
+    items = Corpus(columns, lambda wanted: {}).items()
+    first, second = items.items
+    parts = [replace(first, turns=(0,)), replace(first, turns=(1,)), replace(second, turns=(0,))]
+    kept = api.drop_near_duplicates(replace(items, items=tuple(parts)))
+    assert [(item.row, item.turns) for item in kept] == [(0, (0,)), (0, (1,))]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -51,7 +52,7 @@ def drop_near_duplicates(items: Items, *, threshold: float = 0.85) -> Items:
     """Drop an item when an earlier one has the same calls and a MinHash similarity of at least `threshold` (0..1).
 
     Similarity is the share of equal permutations of the trajectories' signatures (Broder 1997); items are compared
-    within the same kept call signature only.
+    within the same kept call signature only. Other turns, or other words, of the same trajectory are no duplicates.
     """
     sketches, signatures = items.corpus.column("minhash"), items.corpus.column("signature")
     groups: dict[tuple[str, int], list[int]] = {}
@@ -59,13 +60,21 @@ def drop_near_duplicates(items: Items, *, threshold: float = 0.85) -> Items:
         groups.setdefault((signatures[item.row], len(item.turns)), []).append(position)
     fresh: set[int] = set()
     for positions in groups.values():
-        found = np.array([sketches[items.items[k].row] for k in positions], dtype=np.uint32)
-        fresh.update(positions[k] for k in _dissimilar(found, threshold))
+        mine = [items.items[k] for k in positions]
+        found = np.array([sketches[item.row] for item in mine], dtype=np.uint32)
+        fresh.update(positions[k] for k in _dissimilar(found, threshold, partial(_parts_of_one, mine)))
     return take(items, fresh, "drop_near_duplicates")
 
 
-def _dissimilar(sketches: npt.NDArray[np.uint32], threshold: float) -> list[int]:
-    """Of sketches in order, those that are not similar to one kept before.
+def _parts_of_one(items: Sequence[Item], left: int, right: int) -> bool:
+    one, other = items[left], items[right]
+    return one.row == other.row and (one.turns != other.turns or one.rewrites != other.rewrites)
+
+
+def _dissimilar(
+    sketches: npt.NDArray[np.uint32], threshold: float, apart: Callable[[int, int], bool] = lambda left, right: False
+) -> list[int]:
+    """Of sketches in order, those that are not similar to one kept before. Two that are `apart` are not compared.
 
     Two that are similar differ in at most so many permutations, so that of one band more than that, some band is equal
     in both: only sketches that share a band are compared, and none is missed.
@@ -80,7 +89,7 @@ def _dissimilar(sketches: npt.NDArray[np.uint32], threshold: float) -> list[int]
     for k, sketch in enumerate(sketches):
         raw = sketch.tobytes()
         bands = [(n, raw[4 * start : 4 * end]) for n, (start, end) in enumerate(pairwise(edges))]
-        near = {other for band in bands for other in banded.get(band, ())}
+        near = {other for band in bands for other in banded.get(band, ()) if not apart(other, k)}
         if not (np.count_nonzero(sketches[sorted(near)] == sketch, axis=1) >= least).any():
             kept.append(k)
             for band in bands:
