@@ -239,6 +239,7 @@ def _write(path: Path, value: object) -> None:
 
 
 def _write_lines(path: Path, rows: Iterable[JsonObject]) -> None:
+    """Keys stay in their order: a chat template shows tools as they are."""
     with path.open("w", encoding="utf-8") as out:
         for row in rows:
-            out.write(json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n")
+            out.write(json.dumps(row, ensure_ascii=False) + "\n")

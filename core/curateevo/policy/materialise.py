@@ -14,6 +14,7 @@ from curateevo.policy.rewriting import Rewritten, with_rewrites
 from curateevo.policy.shorten import needed_words, shorten
 from curateevo.trajectories.model import JsonObject, Message, Trajectory
 
+SERVED_ORDER = ("name", "description", "parameters")
 SealedStates = dict[str, tuple[str | None, str | None]]
 
 
@@ -106,11 +107,20 @@ def _sft_row(name: str, item: Item, source: Trajectory, family: str) -> JsonObje
     return {
         "id": name,
         "messages": _shortened(item, source).messages(item.turns),
-        "tools": list(source.tools),
+        "tools": [as_served(tool) for tool in source.tools],
         "family": family,
         "turns": len(item.turns),
         "masked": [n for n, turn in enumerate(item.turns) if turn in item.masked],
     }
+
+
+def as_served(tool: JsonObject) -> JsonObject:
+    """A tool's schema with its keys in the order in which OpenAI-compatible servers hand them to the chat template."""
+    if not isinstance(function := tool.get("function"), dict):
+        return tool
+    order = [key for key in SERVED_ORDER if key in function]
+    rest = [key for key in function if key not in SERVED_ORDER]
+    return {"type": "function", "function": {key: function[key] for key in (*order, *rest)}}
 
 
 def _shortened(item: Item, source: Trajectory) -> Trajectory:
@@ -137,7 +147,7 @@ def _rl_row(name: str, task: RlTask, source: Source) -> JsonObject:
         "id": name,
         "task_id": text.task.id,
         "messages": prompt,
-        "tools": list(text.tools),
+        "tools": [as_served(tool) for tool in text.tools],
         "family": source.families[task.row],
         "aimed": task.aimed,
         "reward": task.reward,
