@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from curateevo.api.spec import Lora
+from curateevo_jobs.training.fit import training_template
 
 
 def prepare_torch() -> None:
@@ -78,7 +79,8 @@ def lora_config(lora: Lora) -> LoraConfig | None:
 
 
 def save(model: Any, folder: Path, base: Path, chat_template: str | None, adapter: Path | None = None) -> None:
-    """Save full weights in the base's number type, and the base's tokenizer with the chat template in force.
+    """Save full weights in the base's number type, and the base's tokenizer with the chat template in force: where
+    TRL has one of its own for training, that one, so that a prompt is the same text in training and behind a server.
 
     An adapter is saved to `adapter`, when given, and merged.
     """
@@ -88,4 +90,6 @@ def save(model: Any, folder: Path, base: Path, chat_template: str | None, adapte
         model = model.merge_and_unload()
     dtype = AutoModelForCausalLM.from_pretrained(base, dtype="auto", device_map="meta").dtype
     model.to(dtype).save_pretrained(folder)
-    load_tokenizer(base, chat_template).save_pretrained(folder)
+    tokenizer = load_tokenizer(base, chat_template)
+    tokenizer.chat_template = training_template(tokenizer) or tokenizer.chat_template
+    tokenizer.save_pretrained(folder)
