@@ -151,6 +151,27 @@ def test_families_are_measured_on_the_same_few_tasks(tmp_path: Path) -> None:
     assert gate.reasons_against_grpo(finding, ReleaseGate(max_family_drop=1.0)) == []
 
 
+def test_families_of_hardly_a_task_are_measured_together(tmp_path: Path) -> None:
+    every = rows_of(tmp_path, support.rl_rows(44))
+    rows = [r for n, r in enumerate(every) if n < 11 or r.family == "refund"]
+    suites = {"toolworld": registry.suite("toolworld")}
+    scores = gate.measure_families(solver(rows, unsolved="stock"), rows, suites, RULES)
+    assert scores == {"refund": 1.0, gate.OTHERS: 0.9}
+
+
+def test_what_is_released_renders_as_it_was_trained(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from trl.chat_template_utils import qwen3_chat_template, qwen3_training_chat_template
+
+    from curateevo_jobs.training.weights import save
+
+    base = support.make_tiny_base(tmp_path / "base")
+    save(AutoModelForCausalLM.from_pretrained(base), tmp_path / "same", base, None)
+    save(AutoModelForCausalLM.from_pretrained(base), tmp_path / "qwen", base, qwen3_chat_template)
+    told = {name: AutoTokenizer.from_pretrained(tmp_path / name).chat_template for name in ("base", "same", "qwen")}
+    assert told["same"] == told["base"] and told["qwen"] == qwen3_training_chat_template
+
+
 def test_reference_rows_count_as_solved_when_the_first_call_is_right(tmp_path: Path) -> None:
     rows = [r for r in rows_of(tmp_path, support.match_rows(11)) if r.reference]
     assert set(gate.measure_families(Nothing(), rows, {}, RULES).values()) == {0.0}

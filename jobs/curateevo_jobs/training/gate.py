@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -18,6 +19,8 @@ CALL_PROMPTS = 32
 """SFT prompts that the call rate is measured on, at most."""
 FAMILY_TASKS = 8
 """RL tasks per family that forgetting is measured on, at most."""
+LEAST_TASKS, OTHERS = 4, "others"
+"""Families with fewer tasks are measured as one: of a single task one answer would decide."""
 
 
 class NotReleased(Exception):
@@ -98,7 +101,9 @@ def sample_families(rows: Sequence[RlRow]) -> list[RlRow]:
 def measure_families(
     model: ChatModel, rows: Sequence[RlRow], suites: Mapping[str, Suite], rules: Rules
 ) -> dict[str, float]:
-    """Mean greedy success of each family on `rows`."""
+    """Mean greedy success on `rows`: of each family, and of all together that have hardly a row."""
+    counts = Counter(row.family for row in rows)
+    name_of = {family: family if count >= LEAST_TASKS else OTHERS for family, count in counts.items()}
     acting = [r for r in rows if r.reward is RewardKind.ENVIRONMENT]
     episodes = [
         Episode(0, [dict(m) for m in r.messages], r.tools, suites[r.suite].environment(r.state)) for r in acting
@@ -107,10 +112,10 @@ def measure_families(
     scores: dict[str, list[float]] = {}
     for row, episode in zip(acting, episodes, strict=True):
         success = episode.score().success if episode.state is State.FINISHED else 0.0
-        scores.setdefault(row.family, []).append(success)
+        scores.setdefault(name_of[row.family], []).append(success)
     matching = [r for r in rows if r.reward is RewardKind.ACTION_MATCH]
     answers = model.answer([Conversation(r.messages, r.tools) for r in matching], rules.generation, [0] * len(matching))
     for row, answer in zip(matching, answers, strict=True):
         first = (answer.calls[0].name, answer.calls[0].arguments) if answer.calls else None
-        scores.setdefault(row.family, []).append(float(match_first_call(first, row.reference) == 1.0))
+        scores.setdefault(name_of[row.family], []).append(float(match_first_call(first, row.reference) == 1.0))
     return {family: fmean(values) for family, values in sorted(scores.items())}
