@@ -32,7 +32,7 @@ EVALUATE = Resources("250m", "512Mi", "2", "4Gi")
 EVALUATE_IN_PROCESS = Resources("500m", "2Gi", "8", "16Gi")
 """Defaults for small models without a GPU, so that pods start where a quota wants requests and limits."""
 TRAIN_GRACE_SECONDS = 60
-"""A training told to end may still save its checkpoint."""
+"""Time for a training's processes to let go of their GPUs; it goes on from its last checkpoint."""
 SMALL_TMP, LARGE_TMP = "2Gi", "8Gi"
 """The larger one holds the caches of compilers."""
 
