@@ -7,7 +7,6 @@ one was, with bit for bit the same weights (on one kind of machine).
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -99,7 +98,7 @@ def train(run: StageRun, params: TrainParams, open_suite: OpenSuite = registry.s
             summary, Outcome.REJECTED, gate.REASON, str(refusal), volatile, gpu_seconds=_gpu_seconds(started)
         )
     for index, one in enumerate(released):
-        _publish_model(run.output, index, one)
+        _publish_model(run.output, index, one, base)
     summary = _summarise(seeds, skipped, released)
     _write_facts(run.output / "training.json", params, rows, summary, released)
     return StageResult(summary, volatile=_publish_metrics(run), gpu_seconds=_gpu_seconds(started))
@@ -223,21 +222,13 @@ def answer_tokens(params: TrainParams) -> int:
     return min(ANSWER_TOKENS, int(params.training.grpo.args.get("max_completion_length") or ANSWER_TOKENS))
 
 
-def _publish_model(output: Path, index: int, one: Released) -> None:
+def _publish_model(output: Path, index: int, one: Released, base: Path) -> None:
     """model-<index>/ holds full weights; adapter-<index>/<phase>/ the adapters that were merged."""
-    ignore = shutil.ignore_patterns("adapter", "complete.json*")
-    shutil.copytree(one.model, output / f"model-{index}", ignore=ignore, copy_function=_link_or_copy)
+    from curateevo_jobs.training.weights import link_or_copy, publish
+
+    publish(one.model, output / f"model-{index}", base)
     for phase, adapter in one.adapters.items():
-        shutil.copytree(adapter, output / f"adapter-{index}" / phase, copy_function=_link_or_copy)
-
-
-def _link_or_copy(source: str, target: str) -> str:
-    """A large model once on the disk, where one file system holds both."""
-    try:
-        os.link(os.path.realpath(source), target)
-    except OSError:
-        shutil.copy2(source, target)
-    return target
+        shutil.copytree(adapter, output / f"adapter-{index}" / phase, copy_function=link_or_copy)
 
 
 def _publish_metrics(run: StageRun) -> frozenset[str]:

@@ -166,8 +166,9 @@ def test_what_is_released_renders_as_it_was_trained(tmp_path: Path) -> None:
     from curateevo_jobs.training.weights import save
 
     base = support.make_tiny_base(tmp_path / "base")
-    save(AutoModelForCausalLM.from_pretrained(base), tmp_path / "same", base, None)
-    save(AutoModelForCausalLM.from_pretrained(base), tmp_path / "qwen", base, qwen3_chat_template)
+    model, how = AutoModelForCausalLM.from_pretrained(base), {"start": base, "base": base, "adapter": tmp_path / "a"}
+    save(model, tmp_path / "same", chat_template=None, **how)
+    save(model, tmp_path / "qwen", chat_template=qwen3_chat_template, **how)
     told = {name: AutoTokenizer.from_pretrained(tmp_path / name).chat_template for name in ("base", "same", "qwen")}
     assert told["same"] == told["base"] and told["qwen"] == qwen3_training_chat_template
 

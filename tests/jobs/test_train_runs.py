@@ -96,6 +96,28 @@ def test_without_rl_rows_grpo_is_skipped_and_lora_is_merged(base: Path, tmp_path
     assert_merged(base, ended.run.output / "adapter-0/sft", ended.run.output / "model-0")
 
 
+def test_what_a_phase_changed_is_rounded_once_for_a_base_in_bfloat16(base: Path, tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    rounded = tmp_path / "base"
+    AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16).save_pretrained(rounded)
+    AutoTokenizer.from_pretrained(base).save_pretrained(rounded)
+    params = support.train_params(rounded, sft_steps=2, grpo_steps=2, lora=Lora(r=4, alpha=8, dropout=0.0))
+    ended = support.train_apart(tmp_path / "run", params, support.sft_rows(), support.letter_rows())
+    assert ended.result is not None
+    phases = [load_file(tmp_path / f"run/checkpoints/{name}-0/finished/model.safetensors")
+              for name in ("sft", "grpo-environment")]  # fmt: skip
+    published = load_file(ended.run.output / "model-0/model.safetensors")
+    assert {t.dtype for phase in phases for t in phase.values()} == {torch.float32}
+    assert {t.dtype for t in published.values()} == {torch.bfloat16}
+    assert all(torch.equal(published[name], tensor.to(torch.bfloat16)) for name, tensor in phases[1].items())
+    assert any(not torch.equal(phases[0][name], tensor) for name, tensor in phases[1].items())
+    config = json.loads((ended.run.output / "model-0/config.json").read_text())
+    assert config["dtype"] == "bfloat16" and (ended.run.output / "model-0/tokenizer.json").is_file()
+
+
 def assert_merged(base: Path, adapter: Path, model: Path) -> None:
     """The model computes what the base with the adapter computes, and not what the base does."""
     import torch

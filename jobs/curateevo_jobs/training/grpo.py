@@ -117,7 +117,7 @@ def _train(lane: Lane, leg: Leg, start: Path, max_completion: int, newest: tuple
     trainer = _build_trainer(lane, leg, start, max_completion)
     trainer.train(resume_from_checkpoint=str(newest[0]) if newest else None)
     if trainer.is_world_process_zero():
-        lane.finish(leg.phase, trainer)
+        lane.finish(leg.phase, trainer, start)
 
 
 def dead_group_fraction(lane: Lane) -> float | None:
@@ -178,7 +178,7 @@ def _build_trainer(lane: Lane, leg: Leg, start: Path, max_completion: int) -> An
     trainer = ScheduledTrainer(
         stages=build_stages(leg.rows, dict(lane.suites)),
         turns=partial(turns_at, grpo) if grows else None,
-        model=load_model(start, lora),
+        model=load_model(start, lora, lane.base),
         args=config,
         reward_funcs=REWARDS[leg.kind],
         train_dataset=_dataset(prompts),

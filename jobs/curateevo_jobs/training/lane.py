@@ -40,12 +40,13 @@ class Lane:
     def recorder(self, phase: str) -> Recorder:
         return Recorder(phase, self.metrics, self.run.checkpoints, self.run.progress)
 
-    def finish(self, phase: str, trainer: Any) -> None:
-        """Keep the trained model as the phase's result, in place of its checkpoints."""
+    def finish(self, phase: str, trainer: Any, start: Path) -> None:
+        """Keep the trained model, trained on `start`, as the phase's result in place of its checkpoints."""
         template = self.params.model.chat_template
 
         def write(folder: Path) -> None:
-            save(trainer.model, folder, self.base, template, adapter=folder / "adapter")
+            adapter = folder / "adapter"
+            save(trainer.model, folder, start=start, base=self.base, chat_template=template, adapter=adapter)
 
         self.phase(phase).finish(write, {"steps": trainer.state.global_step})
         self.phase(phase).drop_checkpoints()

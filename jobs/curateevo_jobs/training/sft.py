@@ -45,13 +45,13 @@ def _train(lane: Lane, rows: Dataset, max_length: int, newest: tuple[Path, int] 
     trainer = _build_trainer(lane, rows, max_length)
     trainer.train(resume_from_checkpoint=str(newest[0]) if newest else None)
     if trainer.is_world_process_zero():
-        lane.finish(PHASE, trainer)
+        lane.finish(PHASE, trainer, lane.base)
 
 
 def _build_trainer(lane: Lane, rows: Dataset, max_length: int) -> Any:
     training = lane.params.training
     trainer = SFTTrainer(
-        model=load_model(lane.base, training.sft.lora),
+        model=load_model(lane.base, training.sft.lora, lane.base),
         args=sft_config(training.sft, lane.phase(PHASE).root, lane.seed, training.save_steps, max_length),
         train_dataset=rows,
         processing_class=load_tokenizer(lane.base, lane.params.model.chat_template),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -55,14 +56,22 @@ def load_tokenizer(folder: Path, chat_template: str | None) -> Any:
     return tokenizer
 
 
-def load_model(folder: Path, lora: Lora) -> Any:
-    """The model in `folder`, for training: float32, but in its own type under LoRA on a GPU. It is loaded onto this
-    process's GPU, where there is one, without a copy in the machine's memory."""
+def load_model(folder: Path, lora: Lora, base: Path) -> Any:
+    """The model in `folder`, for training: float32, but in the base's number type under LoRA on a GPU.
+
+    It is loaded onto this process's GPU, where there is one, without a copy in the machine's memory.
+    """
     free_memory()
     if not torch.cuda.is_available():
         return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    dtype: Any = "auto" if lora.enabled else torch.float32
+    dtype = number_type(base) if lora.enabled else torch.float32
     return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, device_map={"": torch.cuda.current_device()})
+
+
+def number_type(folder: Path) -> torch.dtype:
+    """What the weights in `folder` are stored in."""
+    found: torch.dtype = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", device_map="meta").dtype
+    return found
 
 
 def lora_config(lora: Lora) -> LoraConfig | None:
@@ -78,18 +87,38 @@ def lora_config(lora: Lora) -> LoraConfig | None:
     )
 
 
-def save(model: Any, folder: Path, base: Path, chat_template: str | None, adapter: Path | None = None) -> None:
-    """Save full weights in the base's number type, and the base's tokenizer with the chat template in force: where
-    TRL has one of its own for training, that one, so that a prompt is the same text in training and behind a server.
+def save(model: Any, folder: Path, *, start: Path, base: Path, chat_template: str | None, adapter: Path) -> None:
+    """Save full weights in float32, and the base's tokenizer with the chat template in force: where TRL has one of its
+    own for training, that one, so that a prompt is the same text in training and behind a server.
 
-    An adapter is saved to `adapter`, when given, and merged.
+    An adapter is saved to `adapter`, and merged into the weights in `start`, which it was trained on. In float32: most
+    of what a short training changes is less than half of bfloat16's last bit, and phase by phase it would be rounded
+    away. What is published is rounded once (`publish`).
     """
     if isinstance(model, PeftModel):
-        if adapter is not None:
-            model.save_pretrained(adapter)
-        model = model.merge_and_unload()
-    dtype = AutoModelForCausalLM.from_pretrained(base, dtype="auto", device_map="meta").dtype
-    model.to(dtype).save_pretrained(folder)
+        model.save_pretrained(adapter)
+        whole = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32)
+        model = PeftModel.from_pretrained(whole, adapter).merge_and_unload()
+    model.to(torch.float32).save_pretrained(folder)
     tokenizer = load_tokenizer(base, chat_template)
     tokenizer.chat_template = training_template(tokenizer) or tokenizer.chat_template
     tokenizer.save_pretrained(folder)
+
+
+def publish(model: Path, folder: Path, base: Path) -> None:
+    """Put the model in `model` into `folder`, in the base's number type."""
+    dtype = number_type(base)
+    same = number_type(model) is dtype
+    left_out = ("adapter", "complete.json*", *(() if same else ("*.safetensors*", "*config.json")))
+    shutil.copytree(model, folder, ignore=shutil.ignore_patterns(*left_out), copy_function=link_or_copy)
+    if not same:
+        AutoModelForCausalLM.from_pretrained(model, dtype=dtype).save_pretrained(folder)
+
+
+def link_or_copy(source: str, target: str) -> str:
+    """A large model once on the disk, where one file system holds both."""
+    try:
+        os.link(os.path.realpath(source), target)
+    except OSError:
+        shutil.copy2(source, target)
+    return target
