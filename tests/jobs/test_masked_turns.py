@@ -86,7 +86,7 @@ def test_a_masked_turns_tokens_carry_no_loss(rows: list[SftRow], assistant_only:
     from curateevo_jobs.training import fit
     from curateevo_jobs.training.lane import Lane
     from curateevo_jobs.training.metrics import MetricsLog
-    from curateevo_jobs.training.sft import _build_trainer
+    from curateevo_jobs.training.sft import _build_trainer, as_dataset
 
     base = support.make_tiny_base(tmp_path / "base")
     tokenizer = AutoTokenizer.from_pretrained(base)
@@ -94,7 +94,7 @@ def test_a_masked_turns_tokens_carry_no_loss(rows: list[SftRow], assistant_only:
     params = support.train_params(base, sft_args={"assistant_only_loss": assistant_only})
     run = support.make_run(tmp_path / "run", params)
     lane = Lane(run, params, base, 0, MetricsLog(tmp_path / "metrics.jsonl"))
-    [example] = list(_build_trainer(lane, tokens, tmp_path / "sft", 1024).train_dataset)
+    [example] = list(_build_trainer(lane, as_dataset(tokens), 1024).train_dataset)
     shown = tokenizer.decode(example["input_ids"])
     learnt = tokenizer.decode([t for t in example["labels"] if t != -100])
     assert shown.count("lump") == 2

@@ -35,9 +35,13 @@ def train_sft(lane: Lane, rows: Sequence[TokenRow], max_length: int) -> Path:
         return phase.finished
     newest = phase.newest()
     lane.metrics.keep_until(PHASE, newest[1] if newest else 0)
-    columns = {"input_ids": [r.tokens for r in rows], "assistant_masks": [r.mask for r in rows]}
-    run_phase(lane, partial(_train, rows=Dataset.from_dict(columns), max_length=max_length, newest=newest))
+    run_phase(lane, partial(_train, rows=as_dataset(rows), max_length=max_length, newest=newest))
     return phase.finished
+
+
+def as_dataset(rows: Sequence[TokenRow]) -> Dataset:
+    """Rows as TRL takes what is tokenized already."""
+    return Dataset.from_dict({"input_ids": [r.tokens for r in rows], "assistant_masks": [r.mask for r in rows]})
 
 
 def _train(lane: Lane, rows: Dataset, max_length: int, newest: tuple[Path, int] | None) -> None:
