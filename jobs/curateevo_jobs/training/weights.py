@@ -91,9 +91,9 @@ def save(model: Any, folder: Path, *, start: Path, base: Path, chat_template: st
     """Save full weights in float32, and the base's tokenizer with the chat template in force: where TRL has one of its
     own for training, that one, so that a prompt is the same text in training and behind a server.
 
-    An adapter is saved to `adapter`, and merged into the weights in `start`, which it was trained on. In float32: most
-    of what a short training changes is less than half of bfloat16's last bit, and phase by phase it would be rounded
-    away. What is published is rounded once (`publish`).
+    An adapter is saved to `adapter`, and merged into the weights in `start`, which it was trained on. In float32: what
+    a short training at a low rate changes can be less than half of bfloat16's last bit, and phase by phase it would be
+    rounded away. What is published is rounded once (`publish`).
     """
     if isinstance(model, PeftModel):
         model.save_pretrained(adapter)
