@@ -27,11 +27,6 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return support.make_tiny_base(tmp_path_factory.mktemp("base"))
 
 
-@pytest.fixture
-def two(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "count_processes", lambda: 2)
-
-
 def weights(ended: support.Ended) -> dict[str, torch.Tensor]:
     assert ended.result is not None and ended.result.outcome is Outcome.OK, ended
     return load_file(ended.run.output / WEIGHTS)
@@ -55,10 +50,10 @@ def test_two_with_half_the_batch_learn_what_one_learns(
     assert [e for e in ended.events if e[0] == "sft"] == [("sft", n) for n in range(1, 9)]
 
 
-@pytest.mark.usefixtures("two")
 def test_killed_and_resumed_the_weights_are_the_same(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(processes, "count_processes", lambda: 2)
     monkeypatch.setenv("CURATEEVO_TEST_MARK", str(tmp_path))
     params = support.train_params(base, sft_enabled=False, lora=Lora(r=4, alpha=8, dropout=0.1))
     rows = support.sft_rows(), support.letter_rows()

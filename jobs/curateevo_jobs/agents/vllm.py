@@ -9,7 +9,6 @@ import ctypes
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,11 +21,10 @@ from http.client import HTTPException
 from pathlib import Path
 
 from curateevo.api.errors import ContractBroken, Transient
-from curateevo_jobs.agents.hardware import count_gpus
+from curateevo_jobs.agents.hardware import LOOPBACK, count_gpus, free_port
 from curateevo_jobs.agents.identity import digest_model, served_name
 
 PR_SET_PDEATHSIG = 1
-LOOPBACK = "127.0.0.1"
 PROBE_SECONDS = 5.0
 """How long a server may take to say which models it serves."""
 STOP_SECONDS = 20.0
@@ -64,7 +62,7 @@ def serve(
     """
     name = served_name(digest_model(folder))
     scratch.mkdir(parents=True, exist_ok=True)
-    port = _free_port()
+    port = free_port()
     log = scratch / f"vllm-{name[7:15]}-{port}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -119,13 +117,6 @@ def server_environment() -> dict[str, str]:
 def _die_with_parent() -> None:
     """In the child: ask the kernel for SIGTERM when the parent is gone; vLLM then ends its engine as well."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _await_ready(process: subprocess.Popen[bytes], base_url: str, name: str, log: Path, seconds: float) -> None:

@@ -8,7 +8,6 @@ phase held on a GPU, a vLLM engine for instance, goes with its processes.
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
@@ -23,6 +22,7 @@ from torch.multiprocessing.spawn import ProcessContext, ProcessException, spawn
 
 from curateevo.api.errors import CurateEvoError
 from curateevo.policy.confine import die_with_parent
+from curateevo_jobs.agents.hardware import LOOPBACK, free_port
 from curateevo_jobs.stage import StageRun
 from curateevo_jobs.training.gate import NotReleased
 from curateevo_jobs.training.lane import Lane
@@ -30,7 +30,6 @@ from curateevo_jobs.training.weights import free_memory, prepare_torch
 
 Work: TypeAlias = Callable[[Lane], None]
 """A phase: it can be pickled, and does the same in every process."""
-LOOPBACK = "127.0.0.1"
 POLL_SECONDS = 0.05
 
 
@@ -49,7 +48,7 @@ def run_phase(lane: Lane, work: Work) -> None:
     asked, granted = context.SimpleQueue(), context.Event()
     away = Away(lane.run.checkpoints.folder, asked, granted)
     there = replace(lane, run=replace(lane.run, checkpoints=away, progress=away))
-    processes = spawn(_join_in, (count, _free_port(), there, work), nprocs=count, join=False)  # type: ignore[no-untyped-call]
+    processes = spawn(_join_in, (count, free_port(), there, work), nprocs=count, join=False)  # type: ignore[no-untyped-call]
     try:
         _attend(processes, lane.run, asked, granted)
     finally:
@@ -128,10 +127,3 @@ def _name_process(rank: int, count: int, port: int) -> None:
     """Say what torch.distributed, accelerate and vLLM look up."""
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
     os.environ |= {"MASTER_ADDR": LOOPBACK, **{name: str(value) for name, value in names.items()}}
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        port: int = probe.getsockname()[1]
-        return port
