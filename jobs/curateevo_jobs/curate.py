@@ -30,7 +30,6 @@ from curateevo.policy.recipe import Recipe, encode_answers
 from curateevo.policy.sandbox import SandboxRun
 from curateevo.store.connect import connect
 from curateevo.trajectories import corpus as layout
-from curateevo.trajectories.columns import Columns
 from curateevo.trajectories.features import FEATURES
 from curateevo.trajectories.leakage import LeakIndex
 from curateevo.trajectories.model import JsonObject
@@ -193,13 +192,12 @@ def _publish(
     kept = [item.row for item in curated.recipe.sft for _ in range(item.copies)]
     turns = [len(item.turns) for item in curated.recipe.sft for _ in range(item.copies)]
     frame = features[kept].with_columns(pl.Series("turns", turns, dtype=pl.Int32))
-    columns = Columns(features)
-    sft, rl = _represented(curated.recipe, columns)
+    sft, rl = _represented(curated.recipe, features)
     profile = {**profile_of(frame), "representation": representation_of(features, sft, rl)}
     profile[COVERED] = sorted(curated.covered)
     if fulfilled is not None:
         profile["augmentation"] = fulfilled.counts()
-        ids = columns["id"]
+        ids = features["id"]
         _write_lines(run.output / REWRITES, ({"trajectory": ids[row["row"]], **row} for row in fulfilled.to_rows()))
     _write(run.output / layout.PROFILE, profile)
     _write(run.output / "notes.json", {"log": curated.recipe.logs, "metrics": curated.recipe.metrics})
@@ -218,13 +216,14 @@ def _publish(
     return _counted(result, fulfilled or Fulfilled())
 
 
-def _represented(recipe: Recipe, columns: Columns) -> tuple[list[Kept], list[Kept]]:
+def _represented(recipe: Recipe, features: pl.DataFrame) -> tuple[list[Kept], list[Kept]]:
     """The SFT rows and the RL tasks as the report on representation counts them."""
-    called, tools = columns["turn_tools"], columns["tools"]
-    sets: dict[frozenset[str], frozenset[str]] = {}
-    made = ((item, called_by(item, called)) for item in recipe.sft)
-    sft = [Kept(item.row, sets.setdefault(names, names), item.copies) for item, names in made]
-    return sft, [Kept(task.row, frozenset(tools[task.row])) for task in recipe.rl]
+    rows = sorted({item.row for item in recipe.sft} | {task.row for task in recipe.rl})
+    some = features.select("turn_tools", "tools")[rows]
+    called = dict(zip(rows, some["turn_tools"].to_list(), strict=True))
+    tools = dict(zip(rows, map(frozenset, some["tools"].to_list()), strict=True))
+    sft = [Kept(item.row, called_by(item, called), item.copies) for item in recipe.sft]
+    return sft, [Kept(task.row, tools[task.row]) for task in recipe.rl]
 
 
 def _with_notes(row: JsonObject, retriever: Retriever | None, params: CurateParams) -> JsonObject:

@@ -242,7 +242,7 @@ def coverage(recipe: Recipe, features: Mapping[str, list[Any]]) -> set[str]:
     return called | {name for task in recipe.rl for name in of_rows[task.row]}
 
 
-def called_by(item: Item, turn_tools: Sequence[Sequence[str]]) -> frozenset[str]:
+def called_by(item: Item, turn_tools: Sequence[Sequence[str]] | Mapping[int, Sequence[str]]) -> frozenset[str]:
     """The tools that an item's kept turns call. `turn_tools`: the feature, by row."""
     return frozenset(name for turn in item.turns for name in turn_tools[item.row][turn].split(">") if name)
 

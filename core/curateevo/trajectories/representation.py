@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,18 +13,22 @@ import polars as pl
 from curateevo.trajectories.model import JsonObject
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Ends: TypeAlias = tuple[Floats, Floats]
+"""The lower ends and the upper ends of some intervals."""
 SAMPLES = 400
-CHUNK = 50
+CHUNK_CELLS = 4_000_000
+"""Tasks times samples that are in memory at a time."""
 CONFIDENCE = 0.95
 Z95 = 1.959964
 LEAST_TASKS = 5
 """A value of fewer tasks gets no interval: resampling so few says nothing."""
 MOST_VALUES = 12
-"""Of one dimension; where each row has one value, the rarer ones are taken together."""
+"""Of one dimension."""
 REST = "(the rest)"
 LENGTHS = ((2, "1 to 2"), (5, "3 to 5"), (10, "6 to 10"), (20, "11 to 20"))
 LONGEST = "over 20"
-OUTCOMES = {True: "success", False: "failure", None: "unknown"}
+OUTCOMES = ("success", "failure", "unknown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +41,24 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
+class _Entries:
+    """Rows by their tasks, and the values of each: the value number `place`, of the row number `owner`."""
+
+    tasks: Ints
+    """Of each row."""
+    copies: Ints
+    owners: Ints
+    places: Ints
+    """-1 for a value that is not told."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Dimension:
-    """One way to divide the rows. `of_corpus` has the values of each corpus row."""
+    """One way to divide the rows: a value of its own for each row, or the tools that it calls."""
 
     name: str
-    of_corpus: Sequence[frozenset[str]]
-    of_kept: Callable[[Kept], frozenset[str]]
-    exclusive: bool = True
-    """Each row has exactly one value."""
+    column: pl.Series | None
+    """The value of each corpus row; None for tools."""
     order: tuple[str, ...] = ()
     """Of values that have an order of their own; others stand by share."""
 
@@ -60,56 +73,68 @@ def representation_of(features: pl.DataFrame, sft: Sequence[Kept], rl: Sequence[
     much hangs on which tasks the corpus happens to hold. Where no row is kept, its upper end is Wilson's for none of
     the kept tasks. It is null for a value of fewer than `LEAST_TASKS` tasks.
     """
-    names = features["task_id"].to_list()
-    numbers = {name: n for n, name in enumerate(dict.fromkeys(names))}
-    tasks = np.array([numbers[name] for name in names], dtype=np.int64)
-    tools = _sets(features["tools"].to_list())
-    corpus = [Kept(row, called) for row, called in enumerate(tools)]
-    dimensions = []
-    for dimension in _dimensions(features, tools):
-        chosen = _chosen(dimension)
-        whole = _table(corpus, dimension, chosen, tasks, len(numbers))
-        parts = {
-            name: _table(rows, dimension, chosen, tasks, len(numbers))
-            for name, rows in (("sft", sft), ("rl", rl))
-            if rows
-        }
-        dimensions.append({"name": dimension.name, "values": _values(chosen, whole, parts)})
-    return {"tasks": len(numbers), "dimensions": dimensions}
+    tasks = features["task_id"].rank("dense").to_numpy().astype(np.int64) - 1
+    count = int(tasks.max()) + 1
+    parts = {name: rows for name, rows in (("sft", sft), ("rl", rl)) if rows}
+    found = []
+    for dimension in _dimensions(features):
+        flat = features["tools"].explode(empty_as_null=False) if dimension.column is None else dimension.column
+        chosen = _chosen(flat, dimension)
+        whole = _table(_corpus_entries(features, dimension, flat, chosen, tasks), chosen, count)
+        tables = {n: _table(_kept_entries(r, dimension, chosen, tasks), chosen, count) for n, r in parts.items()}
+        found.append((dimension.name, chosen, whole, tables))
+    ends = iter(_intervals([(whole, part) for _, _, whole, tables in found for part in tables.values()], count))
+    dimensions = [
+        {"name": name, "values": _values(chosen, whole, {n: (part, next(ends)) for n, part in tables.items()})}
+        for name, chosen, whole, tables in found
+    ]
+    return {"tasks": count, "dimensions": dimensions}
 
 
-def _dimensions(features: pl.DataFrame, tools: list[frozenset[str]]) -> Iterable[_Dimension]:
+def _dimensions(features: pl.DataFrame) -> Iterable[_Dimension]:
     for name in ("source", "family"):
-        yield _single(name, [str(value) for value in features[name].to_list()])
-    yield _Dimension("tool", tools, lambda kept: kept.tools, exclusive=False)
-    lengths = [_length(turns) for turns in features["turns"].to_list()]
-    yield _single("turns", lengths, (*(name for _, name in LENGTHS), LONGEST))
-    outcomes = [OUTCOMES[value] for value in features["success"].to_list()]
-    yield _single("outcome", outcomes, tuple(OUTCOMES.values()))
+        yield _Dimension(name, features[name])
+    yield _Dimension("tool", None)
+    names = (*(name for _, name in LENGTHS), LONGEST)
+    numbers = np.searchsorted([most for most, _ in LENGTHS], features["turns"].to_numpy())
+    yield _Dimension("turns", pl.Series(names).gather(numbers), names)
+    success = features["success"].cast(pl.String).fill_null("null")
+    outcomes = success.replace_strict(
+        {"true": "success", "false": "failure", "null": "unknown"}, return_dtype=pl.String
+    )
+    yield _Dimension("outcome", outcomes, OUTCOMES)
 
 
-def _single(name: str, values: list[str], order: tuple[str, ...] = ()) -> _Dimension:
-    sets = _sets([value] for value in values)
-    return _Dimension(name, sets, lambda kept: sets[kept.row], order=order)
-
-
-def _sets(rows: Iterable[Iterable[str]]) -> list[frozenset[str]]:
-    """Each row's values; equal sets are one object, for a corpus has many rows and few sets."""
-    known: dict[frozenset[str], frozenset[str]] = {}
-    return [known.setdefault(found, found) for found in map(frozenset, rows)]
-
-
-def _length(turns: int) -> str:
-    return next((name for most, name in LENGTHS if turns <= most), LONGEST)
-
-
-def _chosen(dimension: _Dimension) -> list[str]:
-    """The values that are told, in order."""
-    counts = Counter(value for values in dimension.of_corpus for value in values)
-    ranked = sorted(counts, key=lambda v: (-counts[v], v))
+def _chosen(flat: pl.Series, dimension: _Dimension) -> list[str]:
+    """The values that are told, in order; where each row has one value, the rarer ones are taken together."""
+    counts = flat.alias("value").value_counts().sort(["count", "value"], descending=[True, False])
+    ranked: list[str] = counts["value"].to_list()
     if len(ranked) > MOST_VALUES:
-        ranked = ranked[: MOST_VALUES - dimension.exclusive] + [REST] * dimension.exclusive
+        ranked = ranked[:MOST_VALUES] if dimension.column is None else [*ranked[: MOST_VALUES - 1], REST]
     return sorted(ranked, key=dimension.order.index) if dimension.order else ranked
+
+
+def _corpus_entries(
+    features: pl.DataFrame, dimension: _Dimension, flat: pl.Series, chosen: list[str], tasks: Ints
+) -> _Entries:
+    rows = np.arange(features.height)
+    owners = rows if dimension.column is not None else np.repeat(rows, features["tools"].list.len().to_numpy())
+    places = {value: n for n, value in enumerate(chosen)}
+    told = flat.replace_strict(places, default=places.get(REST, -1), return_dtype=pl.Int64).to_numpy()
+    return _Entries(tasks, np.ones_like(tasks), owners, told)
+
+
+def _kept_entries(kept: Sequence[Kept], dimension: _Dimension, chosen: list[str], tasks: Ints) -> _Entries:
+    rows = np.array([k.row for k in kept], dtype=np.int64)
+    copies = np.array([k.copies for k in kept], dtype=np.int64)
+    places = {value: n for n, value in enumerate(chosen)}
+    if dimension.column is None:
+        pairs = [(n, places[name]) for n, k in enumerate(kept) for name in k.tools if name in places]
+        found = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+        return _Entries(tasks[rows], copies, found[:, 0], found[:, 1])
+    values = dimension.column.gather(rows)
+    told = values.replace_strict(places, default=places.get(REST, -1), return_dtype=pl.Int64).to_numpy()
+    return _Entries(tasks[rows], copies, np.arange(len(rows)), told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,30 +156,25 @@ class _Table:
         return found
 
 
-def _table(
-    rows: Iterable[Kept], dimension: _Dimension, chosen: list[str], tasks: npt.NDArray[np.int64], count: int
-) -> _Table:
-    places = {value: n for n, value in enumerate(chosen)}
-    rest = places.get(REST, -1)
-    counts, totals = np.zeros((count, len(chosen))), np.zeros(count)
-    for kept in rows:
-        task = tasks[kept.row]
-        totals[task] += kept.copies
-        for place in {places.get(value, rest) for value in dimension.of_kept(kept)} - {-1}:
-            counts[task, place] += kept.copies
-    return _Table(counts, totals)
+def _table(rows: _Entries, chosen: list[str], count: int) -> _Table:
+    """Of `count` tasks."""
+    told = rows.places >= 0
+    owners = rows.owners[told]
+    cells = rows.tasks[owners] * len(chosen) + rows.places[told]
+    counts = np.bincount(cells, weights=rows.copies[owners], minlength=count * len(chosen)).astype(np.float64)
+    totals = np.bincount(rows.tasks, weights=rows.copies, minlength=count).astype(np.float64)
+    return _Table(counts.reshape(count, len(chosen)), totals)
 
 
-def _values(chosen: list[str], whole: _Table, parts: dict[str, _Table]) -> list[JsonObject]:
+def _values(chosen: list[str], whole: _Table, parts: Mapping[str, tuple[_Table, Ends]]) -> list[JsonObject]:
     once = np.ones((1, len(whole.totals)))
     shares = whole.shares(once)[0]
     tasks = (whole.counts > 0).sum(axis=0)
     out: list[JsonObject] = [
         {"value": value, "tasks": int(tasks[n]), "corpus": _plain(shares[n])} for n, value in enumerate(chosen)
     ]
-    for name, part in parts.items():
+    for name, (part, (low, high)) in parts.items():
         kept = part.shares(once)[0]
-        low, high = _interval(whole, part)
         none_kept = Z95**2 / (part.tasks + Z95**2)
         for n, entry in enumerate(out):
             known = tasks[n] >= LEAST_TASKS
@@ -168,20 +188,25 @@ def _values(chosen: list[str], whole: _Table, parts: dict[str, _Table]) -> list[
     return out
 
 
-def _interval(whole: _Table, part: _Table) -> tuple[Floats, Floats]:
-    """The ends of each value's ratio over resampled tasks. Counts are whole numbers: sums are exact anywhere."""
+def _intervals(pairs: Sequence[tuple[_Table, _Table]], count: int) -> list[Ends]:
+    """The ends of each value's ratio over resampled tasks, the same samples for all tables. Counts are whole numbers:
+    sums are exact anywhere."""
     rng = np.random.default_rng(0)
-    count = len(whole.totals)
-    ratios = []
-    for _ in range(0, SAMPLES, CHUNK):
-        drawn = [np.bincount(rng.integers(count, size=count), minlength=count) for _ in range(CHUNK)]
-        weights = np.array(drawn, dtype=np.float64)
+    ratios: list[list[Floats]] = [[] for _ in pairs]
+    at_once = max(1, min(SAMPLES, CHUNK_CELLS // count))
+    for start in range(0, SAMPLES, at_once):
+        drawn = range(start, min(start + at_once, SAMPLES))
+        weights = np.array([np.bincount(rng.integers(count, size=count), minlength=count) for _ in drawn], np.float64)
         with np.errstate(invalid="ignore", divide="ignore"):
-            ratios.append(part.shares(weights) / whole.shares(weights))
-    found = np.concatenate(ratios)
-    found[~np.isfinite(found)] = np.nan
+            for found, (whole, part) in zip(ratios, pairs, strict=True):
+                found.append(part.shares(weights) / whole.shares(weights))
+    return [_ends(np.concatenate(found)) for found in ratios]
+
+
+def _ends(ratios: Floats) -> Ends:
+    ratios[~np.isfinite(ratios)] = np.nan
     low, high = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
-    return np.array([_quantile(c, low) for c in found.T]), np.array([_quantile(c, high) for c in found.T])
+    return np.array([_quantile(c, low) for c in ratios.T]), np.array([_quantile(c, high) for c in ratios.T])
 
 
 def _quantile(column: Floats, quantile: float) -> float:
