@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import bm25s
+if TYPE_CHECKING:
+    import bm25s
 
 JsonObject = dict[str, Any]
 
@@ -57,6 +58,8 @@ class Retriever:
         self._index: bm25s.BM25 | None = None
         self._vocabulary = frozenset(w for d in documents for w in d)
         if self._vocabulary:
+            import bm25s  # takes a second where numba is installed
+
             self._index = bm25s.BM25(method="lucene", k1=1.2, b=0.75)
             self._index.index(documents, show_progress=False)
 

@@ -19,7 +19,7 @@ def drop_exact_duplicates(items: Items) -> Items:
     hashes = items.corpus.column("content_hash")
     return _first_of(
         items,
-        lambda i: (hashes[i.row], i.turns, i.masked, tuple(replace(r, row=0) for r in i.rewrites)),
+        lambda i: (hashes[i.row], i.turns, i.masked, i.rewrites and tuple(replace(r, row=0) for r in i.rewrites)),
         "drop_exact_duplicates",
     )
 

@@ -47,7 +47,8 @@ class Corpus:
 
     def items(self) -> Items:
         """Every trajectory, whole, in corpus order."""
-        return Items(self, tuple(Item(row, tuple(range(n))) for row, n in enumerate(self.column("turns"))))
+        whole = [tuple(range(n)) for n in range(max(self.column("turns"), default=0) + 1)]
+        return Items(self, tuple([Item(row, whole[n]) for row, n in enumerate(self.column("turns"))]))
 
     def trajectories(self, rows: Iterable[int]) -> dict[int, Trajectory]:
         """The text of some rows. Dear on a large corpus: select on features first."""
@@ -102,6 +103,11 @@ class Item:
         """Kept turns that are trained on, ascending."""
         return tuple(t for t in self.turns if t not in self.masked) if self.masked else self.turns
 
+    def touched(self, operator: str) -> Item:
+        """The item with the operator in its lineage: `replace`, in a third of its time."""
+        lineage = (*self.lineage, operator)
+        return Item(self.row, self.turns, self.copies, lineage, self.masked, self.max_result_chars, self.rewrites)
+
 
 @dataclass(frozen=True, slots=True)
 class Items:
@@ -132,14 +138,17 @@ class Items:
 
     def keep(self, holds: Callable[[Item], bool], operator: str) -> Items:
         """The items for which `holds`, in order."""
-        return replace(self, items=tuple(replace(i, lineage=(*i.lineage, operator)) for i in self.items if holds(i)))
+        return replace(self, items=tuple(i.touched(operator) for i in self.items if holds(i)))
 
     def keep_turns(self, holds: Callable[[Item, int, int], bool], operator: str) -> Items:
         """Drop turns: `holds(item, turn, flags)` decides. Items that lose every turn to train on go."""
         bits = self.corpus.column("turn_flags")
 
         def cut(item: Item) -> Item:
-            turns = tuple(t for t in item.turns if holds(item, t, bits[item.row][t]))
+            flags = bits[item.row]
+            turns = tuple([t for t in item.turns if holds(item, t, flags[t])])
+            if len(turns) == len(item.turns):
+                return item
             return replace(item, turns=turns, masked=tuple(t for t in item.masked if t in turns))
 
         return self.change(cut, operator)
@@ -164,7 +173,7 @@ class Items:
         out = []
         for item in self.items:
             made = change(item)
-            if made == item:
+            if made is item or made == item:
                 out.append(item)
             elif made.trained:
                 out.append(replace(made, lineage=(*item.lineage, operator)))
