@@ -6,15 +6,18 @@ Messages and tools are JSON text: structs that Arrow infers would put nulls of o
 from __future__ import annotations
 
 import json
-import marshal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from curateevo.api.errors import ContractBroken
+from curateevo.trajectories.json_text import compact, dumps, loads
 from curateevo.trajectories.model import Call as ToolCall
 from curateevo.trajectories.model import JsonObject, RunOutcome, TaskRef, Trajectory, Turn
 
@@ -102,14 +105,13 @@ ROW_SCHEMA = pl.Schema(
 
 def trajectories_frame(trajectories: Sequence[Trajectory]) -> pl.DataFrame:
     """Trajectories as rows of `ROW_SCHEMA`, and the sealed `state` of each beside them."""
-    texts: dict[bytes, str] = {}
+    texts: dict[int, str] = {}
 
     def tools(t: Trajectory) -> str:
-        """Few of a corpus's tool lists differ."""
-        key = marshal.dumps(t.tools)
-        if key not in texts:
-            texts[key] = _text(t.tools)
-        return texts[key]
+        """Many rows of a corpus share one tool list."""
+        if id(t.tools) not in texts:
+            texts[id(t.tools)] = dumps(t.tools)
+        return texts[id(t.tools)]
 
     columns: dict[str, list[Any]] = {
         "id": [t.id for t in trajectories],
@@ -117,20 +119,46 @@ def trajectories_frame(trajectories: Sequence[Trajectory]) -> pl.DataFrame:
         "task_id": [t.task.id for t in trajectories],
         "prompt": [t.task.prompt for t in trajectories],
         "env": [t.task.env for t in trajectories],
-        "tags": [list(t.task.tags) for t in trajectories],
+        "tags": [t.task.tags for t in trajectories],
         "success": [t.outcome.success for t in trajectories],
         "reward": [t.outcome.reward for t in trajectories],
         "system": [t.system for t in trajectories],
-        "head": [_text(t.head) for t in trajectories],
-        "turns": [_text([_turn_row(turn) for turn in t.turns]) for t in trajectories],
-        "tail": [_text(t.tail) for t in trajectories],
+        "head": [compact(t.head) for t in trajectories],
+        "turns": [compact([_turn_row(turn) for turn in t.turns]) for t in trajectories],
+        "tail": [compact(t.tail) for t in trajectories],
         "tools": [tools(t) for t in trajectories],
         "labels": [json.dumps(t.labels, ensure_ascii=False, sort_keys=True) for t in trajectories],
         "format": [t.format for t in trajectories],
         "licence": [t.licence for t in trajectories],
         "state": [t.task.state for t in trajectories],
     }
-    return pl.DataFrame(columns, schema={**ROW_SCHEMA, "state": pl.String()})
+    return frame_of(columns, {**ROW_SCHEMA, "state": pl.String()})
+
+
+def frame_of(columns: Mapping[str, list[Any]], schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """Columns of values by row. Lists are made of all their values at once, in a tenth of the time of one by one."""
+    made: dict[str, pl.Series] = {}
+    alike: dict[bytes, list[pl.Series]] = {}
+    for name, kind in schema.items():
+        if isinstance(kind, pl.List) and columns[name]:
+            lengths = np.fromiter(map(len, columns[name]), dtype=np.int64, count=len(columns[name]))
+            flat = pl.Series(name, list(chain.from_iterable(columns[name])), dtype=kind.inner)
+            alike.setdefault(lengths.tobytes(), []).append(flat)
+        else:
+            made[name] = pl.Series(name, columns[name], dtype=kind)
+    for packed, some in alike.items():
+        made |= {column.name: column for column in _lists(some, np.frombuffer(packed, dtype=np.int64))}
+    return pl.DataFrame([made[name] for name in schema])
+
+
+def _lists(flat: list[pl.Series], lengths: npt.NDArray[np.int64]) -> list[pl.Series]:
+    """Columns of lists, of the values of all lists of a column and the length of each list."""
+    if lengths[0] and (lengths == lengths[0]).all():
+        return [column.reshape((len(lengths), int(lengths[0]))).arr.to_list() for column in flat]
+    owners = np.repeat(np.arange(len(lengths)), lengths)
+    lists = pl.DataFrame([pl.Series("row", owners), *flat]).group_by("row", maintain_order=True).all()
+    every = pl.DataFrame({"row": np.arange(len(lengths))}).join(lists, on="row", how="left", maintain_order="left")
+    return [every[column.name].fill_null(pl.Series([[]], dtype=pl.List(column.dtype))) for column in flat]
 
 
 def _turn_row(turn: Turn) -> JsonObject:
@@ -146,10 +174,7 @@ def _turn_row(turn: Turn) -> JsonObject:
 @lru_cache(maxsize=1024)
 def _tools(text: str) -> tuple[JsonObject, ...]:
     """Few of a corpus's tool lists differ. Shared, so not to be changed."""
-    return tuple(json.loads(text))
-
-
-_text = json.JSONEncoder(ensure_ascii=False).encode
+    return tuple(loads(text))
 
 
 def parse_row(row: JsonObject) -> Trajectory:
@@ -162,7 +187,7 @@ def parse_row(row: JsonObject) -> Trajectory:
             results=tuple(raw["results"]),
             reasoning=raw["reasoning"],
         )
-        for raw in json.loads(row["turns"])
+        for raw in loads(row["turns"])
     )
     return Trajectory(
         id=row["id"],
@@ -170,11 +195,11 @@ def parse_row(row: JsonObject) -> Trajectory:
         task=TaskRef(row["task_id"], row["prompt"], row["env"], None, tuple(row["tags"])),
         tools=_tools(row["tools"]),
         system=row["system"],
-        head=tuple(json.loads(row["head"])),
+        head=tuple(loads(row["head"])),
         turns=turns,
-        tail=tuple(json.loads(row["tail"])),
+        tail=tuple(loads(row["tail"])),
         outcome=RunOutcome(row["success"], row["reward"]),
-        labels=json.loads(row["labels"]),
+        labels=loads(row["labels"]),
         format=row["format"],
         licence=row["licence"],
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import marshal
 import re
 from collections.abc import Iterable
@@ -13,6 +12,7 @@ from typing import Any
 
 from jsonschema_rs import Draft202012Validator, ValidationError
 
+from curateevo.trajectories.json_text import canonical
 from curateevo.trajectories.model import Call, JsonObject, Trajectory, Turn, parameters, tool_name
 
 WORD = re.compile(r"[^\W_]+")
@@ -87,7 +87,8 @@ class SchemaCheck:
     """Whether a call fits its tool's schema; compiled validators are kept by tool, and looked up by tool list."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, dict[str, Draft202012Validator | None]] = {}
+        self._known: dict[int, tuple[tuple[JsonObject, ...], dict[str, Draft202012Validator | None]]] = {}
+        """By the identity of a tool list, which is kept so that no other takes its place."""
         self._compiled: dict[bytes, Draft202012Validator | None] = {}
 
     def fits(self, call: Call, tools: tuple[JsonObject, ...]) -> bool:
@@ -96,10 +97,9 @@ class SchemaCheck:
 
     def validators(self, tools: tuple[JsonObject, ...]) -> dict[str, Draft202012Validator | None]:
         """By tool name; None for a tool whose schema is none, or points to another place."""
-        key = marshal.dumps(tools)
-        if key not in self._known:
-            self._known[key] = {tool_name(t): self._compile(t) for t in tools}
-        return self._known[key]
+        if id(tools) not in self._known:
+            self._known[id(tools)] = tools, {tool_name(t): self._compile(t) for t in tools}
+        return self._known[id(tools)][1]
 
     @staticmethod
     def fit(name: str, arguments: JsonObject | None, known: dict[str, Draft202012Validator | None]) -> bool:
@@ -137,25 +137,32 @@ class TurnRead:
     """Of each call, parsed."""
     values: tuple[tuple[str, ...], ...]
     """The scalar values of each call's arguments."""
+    said: tuple[tuple[str, list[str]], ...]
+    """The same of all calls, each with its words."""
     words: frozenset[str]
     """Of its results."""
     hash: int
     """Of its calls: see `call_hash`."""
+    error: str | None
+    """The first result that reads like an error."""
 
 
 def read_turn(turn: Turn) -> TurnRead:
     if not turn.calls:
         return NO_CALLS
     arguments = tuple(c.parsed() for c in turn.calls)
+    found = tuple(tuple(values(a)) for a in arguments)
     return TurnRead(
         arguments,
-        tuple(tuple(values(a)) for a in arguments),
+        found,
+        tuple((v, words(v)) for made in found for v in made),
         frozenset(words(" ".join(turn.results))),
         _hash(turn, arguments),
+        next(filter(reads_like_error, turn.results), None),
     )
 
 
-NO_CALLS = TurnRead((), (), frozenset(), 0)
+NO_CALLS = TurnRead((), (), (), frozenset(), 0, None)
 
 
 def turn_flags(trajectory: Trajectory, read: list[TurnRead], schemas: SchemaCheck) -> list[int]:
@@ -179,11 +186,11 @@ def turn_flags(trajectory: Trajectory, read: list[TurnRead], schemas: SchemaChec
             done.add(step)
             if calls == previous:
                 flag |= REPEAT
-            if any(map(reads_like_error, turn.results)):
+            if found.error is not None:
                 flag |= ERRED
             if not all(schemas.fit(c.name, a, known) for c, a in zip(turn.calls, found.arguments, strict=True)):
                 flag |= BAD_SCHEMA
-            if not all(grounded(v, seen) for made in found.values for v in made):
+            if not all(_grounded(v, said, seen) for v, said in found.said):
                 flag |= UNGROUNDED
             seen |= found.words
         elif not turn.content.strip():
@@ -204,8 +211,11 @@ CALL, ERRED, REPEAT, BAD_CALL, BAD_SCHEMA, UNGROUNDED, UNUSED, FINAL, ASKED, NO_
 
 def grounded(value: str, seen: set[str]) -> bool:
     """Whether a word of the value is among those seen, or there is nothing to look for."""
-    found = words(value)
-    return value in COMMON_VALUES or not found or any(w in seen for w in found)
+    return _grounded(value, words(value), seen)
+
+
+def _grounded(value: str, said: list[str], seen: set[str]) -> bool:
+    return not said or not seen.isdisjoint(said) or value in COMMON_VALUES
 
 
 def _mark_unused(read: list[TurnRead], flags: list[int]) -> None:
@@ -216,7 +226,8 @@ def _mark_unused(read: list[TurnRead], flags: list[int]) -> None:
         last = position == len(calling) - 1
         if not last and not flags[index] & ERRED and read[index].words.isdisjoint(later):
             flags[index] |= UNUSED
-        later.update(w for made in read[index].values for v in made for w in words(v))
+        for _, said in read[index].said:
+            later.update(said)
 
 
 def call_signature(turns: Iterable[Turn]) -> str:
@@ -230,15 +241,12 @@ def call_signature(turns: Iterable[Turn]) -> str:
 
 
 def call_hash(turn: Turn) -> int:
-    """63 bits of the turn's calls, normalised: names, and arguments by key, in lower case; 0 without a call."""
+    """63 bits of the turn's calls, normalised: names, and arguments by key, without case; 0 without a call."""
     return _hash(turn, tuple(c.parsed() for c in turn.calls))
 
 
 def _hash(turn: Turn, arguments: tuple[JsonObject | None, ...]) -> int:
     if not turn.calls:
         return 0
-    plain = [
-        (c.name, json.dumps(a or c.arguments, sort_keys=True).lower())
-        for c, a in zip(turn.calls, arguments, strict=True)
-    ]
-    return int.from_bytes(hashlib.sha256(json.dumps(plain).encode()).digest()[:8], "big") >> 1
+    plain = canonical([(c.name, a or c.arguments) for c, a in zip(turn.calls, arguments, strict=True)])
+    return int.from_bytes(hashlib.sha256(plain.decode().lower().encode()).digest()[:8], "big") >> 1

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from curateevo.trajectories.json_text import loads
 
 JsonObject = dict[str, Any]
 Message = dict[str, Any]
@@ -25,7 +26,7 @@ class Call:
     def parsed(self) -> JsonObject | None:
         """The arguments as an object, or None when the text is not one."""
         try:
-            value = json.loads(self.arguments)
+            value = loads(self.arguments)
         except ValueError:
             return None
         return value if isinstance(value, dict) else None

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from curateevo.api.errors import CorpusInvalid
 from curateevo.trajectories.corpus import read_trajectories, write_trajectories
+from curateevo.trajectories.formats.atif_steps import Conversation, conversation, read_record, unique_call_ids
 from curateevo.trajectories.formats.detect import detect, parse_auto
 from curateevo.trajectories.formats.documents import MAX_LINE_BYTES, documents
 from curateevo.trajectories.formats.openai import parse_openai
+from curateevo.trajectories.formats.plain_chat import read_plain
 from curateevo.trajectories.model import RowInvalid, Trajectory, check
 from curateevo.trajectories.reading import enforce_limit, source_files, unique_ids, write_set_aside
 from tests.core.trajectories.sources import read_files
@@ -27,7 +29,7 @@ TOOLS = [
 ]
 
 
-def call(call_id: str = "c1", name: str = "f", arguments: str = '{"a": 1}') -> dict[str, Any]:
+def call(call_id: str = "c1", name: str = "f", arguments: Any = '{"a": 1}') -> dict[str, Any]:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
@@ -128,6 +130,66 @@ def test_turns_to_messages_and_back_is_the_identity(shape: list[tuple[bool, str,
     again = parse_openai({"messages": first.messages(), "tools": TOOLS}, "x")
     assert (again.turns, again.head, again.system) == (first.turns, first.head, first.system)
     assert len(first.messages()) == len(messages)
+
+
+plain_calls = st.lists(st.sampled_from(["c1", "c2", "c3", "c4"]), max_size=2, unique=True)
+odd_messages = st.sampled_from(
+    [
+        {"role": "assistant"},
+        {"role": "assistant", "content": [{"type": "text", "text": "parts"}], "reasoning_content": "why"},
+        {"role": "assistant", "content": "x", "reasoning_content": 3},
+        {"role": "assistant", "content": "", "function_call": {"name": "f", "arguments": "{}"}},
+        {"role": "assistant", "content": "", "tool_calls": [{"id": "c5", "function": {"name": "f"}}]},
+        {"role": "assistant", "content": "", "tool_calls": [call("c6", arguments="[1]")]},
+        {"role": "assistant", "content": "", "tool_calls": [call("", name="g")]},
+        {"role": "assistant", "content": "", "tool_calls": ["f"]},
+        {"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "image_url"}], "name": "u"},
+        {"role": "user", "content": None},
+        {"role": "developer", "content": "be brief"},
+        {"role": "system", "content": "s"},
+        {"role": "tool", "tool_call_id": "c1", "content": ["late"]},
+        {"role": "function", "name": "f", "content": "legacy"},
+    ]
+)
+
+
+@st.composite
+def chats(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Chats as most are, with some odd message now and then, and results that may be missing or out of order."""
+    out: list[dict[str, Any]] = draw(st.sampled_from([[], [{"role": "system", "content": "s"}]]))[:]
+    for _ in range(draw(st.integers(0, 4))):
+        if draw(st.integers(0, 9)) == 0:
+            out.append(draw(odd_messages))
+        if draw(st.booleans()):
+            out.append({"role": "user", "content": draw(texts)})
+        ids = draw(plain_calls)
+        arguments = draw(
+            st.sampled_from(['{"a": 1}', '{"a":1}', "{}", '{"é": "\\u00fc", "b": [1.50, null]}', {"a": 2}])
+        )
+        made = [call(name, arguments=arguments) for name in ids]
+        more = draw(st.sampled_from([{}, {"reasoning_content": "hm"}, {"name": "bot"}]))
+        out.append(
+            {"role": "assistant", "content": draw(texts | st.none()), **({"tool_calls": made} if made else {}), **more}
+        )
+        results = [{"role": "tool", "tool_call_id": name, "name": "f", "content": draw(texts)} for name in ids]
+        out += draw(st.permutations(results))[: len(results) - (draw(st.integers(0, 9)) == 0)]
+    return out
+
+
+@given(chats())
+@settings(max_examples=400)
+def test_plain_chats_are_read_as_agentpile_reads_them(messages: list[dict[str, Any]]) -> None:
+    if found := read_plain(messages):
+        system, head, turns, tail = found
+        read = conversation(read_record({"messages": unique_call_ids(messages)}, "openai-messages").steps)
+        assert Conversation(system, tuple(head), tuple(turns), tuple(tail)) == read
+
+
+def test_chats_as_most_are_are_plain() -> None:
+    system = {"role": "system", "content": "s"}
+    assert read_plain([system, USER, ASK, ANSWER, DONE, USER]) is not None
+    assert read_plain([USER, {**ASK, "tool_calls": [call(), call("c2")]}, {**ANSWER, "tool_call_id": "c2"}, ANSWER])
+    assert read_plain([USER, ASK, DONE]) is None and read_plain([USER, ASK, ANSWER, ASK, ANSWER]) is None
 
 
 def jsonl(path: Path, *lines: bytes | dict[str, Any]) -> Path:

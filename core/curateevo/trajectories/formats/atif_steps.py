@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
 import agentpile
 
+from curateevo.trajectories.formats.plain_chat import read_plain
+from curateevo.trajectories.json_text import dumps
 from curateevo.trajectories.model import (
     Call,
     JsonObject,
@@ -80,6 +81,9 @@ def read_chat(messages: list[Any]) -> Conversation:
     """The turns of OpenAI messages. Raises RowInvalid."""
     if not all(isinstance(m, dict) and isinstance(m.get("role"), str) for m in messages):
         raise RowInvalid("every message must be an object with a role")
+    if plain := read_plain(messages):
+        system, head, turns, tail = plain
+        return Conversation(system, tuple(head), tuple(turns), tuple(tail))
     return conversation(read_record({"messages": unique_call_ids(messages)}, "openai-messages").steps)
 
 
@@ -136,11 +140,11 @@ def _turn(step: JsonObject, users: tuple[str, ...], text: str, number: int, *, i
 def _call(raw: JsonObject, extra: JsonObject) -> Call:
     if extra.get("arguments_state") == "unparsed":
         source = extra.get("arguments_raw")
-        arguments = source if isinstance(source, str) else json.dumps(source, ensure_ascii=False)
+        arguments = source if isinstance(source, str) else dumps(source)
     elif isinstance(ours := (raw.get("extra") or {}).get(OURS), dict) and isinstance(ours.get("arguments"), str):
         arguments = ours["arguments"]
     else:
-        arguments = json.dumps(raw.get("arguments") or {}, ensure_ascii=False)
+        arguments = dumps(raw.get("arguments") or {})
     return Call(str(raw["tool_call_id"]), str(raw.get("function_name") or ""), arguments)
 
 
@@ -154,7 +158,7 @@ def _text(content: Any) -> str:
         return content
     if isinstance(content, list):
         return "\n".join(str(p.get("text", "")) if isinstance(p, dict) else str(p) for p in content)
-    return "" if content is None else json.dumps(content, ensure_ascii=False)
+    return "" if content is None else dumps(content)
 
 
 def unique_call_ids(messages: list[JsonObject]) -> list[JsonObject]:

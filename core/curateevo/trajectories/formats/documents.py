@@ -11,6 +11,8 @@ from typing import Any, BinaryIO
 
 import polars as pl
 
+from curateevo.trajectories.json_text import encodable, load_line
+
 MAX_LINE_BYTES = 64 << 20
 MAX_ARRAY_BYTES = 2 << 30
 PEEK_BYTES = 4096
@@ -36,7 +38,7 @@ class Line:
 
     def parse(self) -> Document:
         try:
-            return Document(self.number, json.loads(self.raw.removeprefix(codecs.BOM_UTF8).decode("utf-8")))
+            return Document(self.number, load_line(self.raw.removeprefix(codecs.BOM_UTF8)))
         except UnicodeDecodeError as error:
             return Document(self.number, problem=f"not UTF-8 at byte {error.start} of the line")
         except RecursionError:
@@ -134,6 +136,7 @@ def _array_items(stream: BinaryIO) -> Iterator[Document]:
         line, counted = line + text.count("\n", counted, position), position
         try:
             value, position = decoder.raw_decode(text, position)
+            encodable(value)
         except (ValueError, RecursionError) as error:
             yield Document(line, problem=f"not JSON from here on: {error}")
             return

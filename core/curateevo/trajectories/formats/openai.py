@@ -6,6 +6,8 @@ as in TRL's rows. Read by agentpile.
 
 from __future__ import annotations
 
+import marshal
+from functools import lru_cache
 from typing import Any
 
 from curateevo.trajectories.formats.atif_steps import read_chat
@@ -13,6 +15,7 @@ from curateevo.trajectories.formats.transcript import json_field
 from curateevo.trajectories.model import JsonObject, RowInvalid, RunOutcome, TaskRef, Trajectory, tool_name
 
 KNOWN = {"id", "source", "messages", "tools", "task", "outcome", "success", "reward", "licence", "license"}
+NO_TOOLS = "`tools` must be a list of OpenAI tool schemas with names"
 
 
 def parse_openai(row: Any, source: str) -> Trajectory:
@@ -57,8 +60,21 @@ def parse_tools(raw: Any) -> tuple[JsonObject, ...]:
     raw = json_field({"tools": raw}, "tools")
     if raw is None:
         return ()
-    if not isinstance(raw, list) or not all(isinstance(t, dict) and tool_name(t) for t in raw):
-        raise RowInvalid("`tools` must be a list of OpenAI tool schemas with names")
+    if not isinstance(raw, list):
+        raise RowInvalid(NO_TOOLS)
+    try:
+        dumped = marshal.dumps(raw)
+    except ValueError as error:
+        raise RowInvalid("`tools`: nested too deeply") from error
+    return _sorted_tools(dumped)
+
+
+@lru_cache(maxsize=1024)
+def _sorted_tools(dumped: bytes) -> tuple[JsonObject, ...]:
+    """Few of a corpus's tool lists differ. Shared, so not to be changed."""
+    raw = marshal.loads(dumped)
+    if not all(isinstance(t, dict) and tool_name(t) for t in raw):
+        raise RowInvalid(NO_TOOLS)
     return tuple(sorted(raw, key=tool_name))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from curateevo.trajectories.json_text import loads
 from curateevo.trajectories.model import JsonObject, Message, RowInvalid
 
 
@@ -60,6 +61,6 @@ def json_field(row: JsonObject, key: str) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value) if value.strip() else None
+        return loads(value) if value.strip() else None
     except ValueError as error:
         raise RowInvalid(f"`{key}` is not JSON: {error}") from error
