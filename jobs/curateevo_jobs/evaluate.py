@@ -350,12 +350,15 @@ def tabulate(subjects: Sequence[Subject], tasks: Sequence[Task], trials: Sequenc
     """Trials of one split as a table: the same tasks in the same order for every subject."""
     families = {task.id: task.family for task in tasks}
     ids = tuple(sorted(families))
+    groups = {task.id: task.group or task.id for task in tasks}
+    grouped = len(set(groups.values())) < len(groups)
     scores: dict[str, dict[str, list[float | None]]] = {s.name: {i: [] for i in ids} for s in subjects}
     for trial in trials:
         scores[trial.subject][trial.task.id].append(trial.success)
     return ScoreTable(
         tasks=ids,
         families=tuple(families[i] for i in ids),
+        groups=tuple(groups[i] for i in ids) if grouped else (),
         scores={name: tuple(tuple(rows[i]) for i in ids) for name, rows in scores.items()},
     )
 

@@ -330,6 +330,9 @@ class ScoreTable(Model):
 
     tasks: tuple[str, ...]
     families: tuple[str, ...]
+    groups: tuple[str, ...] = ()
+    """Of each task: tasks of one group, variants of a scenario or decisions of a run, tell less than as many others.
+    Empty: each task is alone."""
     scores: dict[str, tuple[tuple[float | None, ...], ...]]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -46,9 +46,8 @@ def compare(
     """Judge a candidate. Pure: the bootstrap's generator is seeded with `seed`. Raises ValueError when no task was
     measured on both sides."""
     old, new = by_task(champion.scores), by_task(candidate.scores)
-    shared = [
-        task for task in run_order(champion.scores, candidate.scores.tasks) if task in old.index and task in new.index
-    ]
+    tasks = run_order(champion.scores, old.index)
+    shared = [task for task in tasks if task in new.index]
     if not shared:
         raise ValueError("no task was measured for both champion and candidate")
     left = old.values[:, [old.index[t] for t in shared]]
@@ -56,7 +55,9 @@ def compare(
     delta_p = float(right.mean() - left.mean())
     delta_c = candidate.c - champion.c
     delta_j = delta_p - lambda_ * delta_c
-    lower, upper = _bounds(left, right, rule.confidence, seed)
+    drawn = draw(group_numbers(champion.scores, tasks), len(right), len(left), seed)
+    held = drawn.tasks[:, [task in new.index for task in tasks]]
+    lower, upper = _bounds(left, right, held, drawn, rule.confidence)
     commit, reason, message = apply_rule(rule, focus, delta_p, delta_c, lower, lambda_)
     return Comparison(commit, reason, message, delta_p, delta_j, lower, upper, len(shared))
 
@@ -129,45 +130,58 @@ def mean(scores: tuple[float | None, ...]) -> float | None:
     return sum(kept) / len(kept) if kept else None
 
 
+def group_numbers(table: ScoreTable, tasks: Sequence[str]) -> Ints:
+    """The number of each task's group, in order of first appearance."""
+    group_of = dict(zip(table.tasks, table.groups or table.tasks, strict=True))
+    numbers: dict[str, int] = {}
+    return np.array([numbers.setdefault(group_of[task], len(numbers)) for task in tasks], dtype=np.int64)
+
+
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """RESAMPLES draws with replacement: of columns (tasks), and of rows (training seeds) on either side; no rows where
-    there is one."""
+    """RESAMPLES draws with replacement. By resample: how often each of the champion's tasks was drawn, whole groups at
+    a time; and the share of each training seed among those drawn, on either side."""
 
-    tasks: Ints
-    right: Ints | None
-    left: Ints | None
+    tasks: Floats
+    right: Floats
+    left: Floats
+    widening: float
+    """Of deviations: the plain bootstrap's variance is too small by (n - 1) / n, with n groups. For the number of
+    training seeds they are not widened: drawing these counts what tasks vary by once more, which in simulation makes up
+    for it. Not finite where there is one group, which tells nothing."""
 
 
-def draw(tasks: int, right: int, left: int, seed: int) -> Draws:
-    """The draws of a comparison over `tasks` tasks, with `right` and `left` training seeds."""
+def draw(groups: Ints, right: int, left: int, seed: int) -> Draws:
+    """The draws for a champion's tasks of these `groups` (numbers from 0 on), with `right` and `left` training seeds.
+    Which tasks a candidate has measured changes nothing in them."""
     generator = np.random.default_rng(seed)
-    picks = generator.integers(0, tasks, size=(RESAMPLES, tasks))
-    rows = [generator.integers(0, n, size=(RESAMPLES, n)) if n > 1 else None for n in (right, left)]
-    return Draws(picks, *rows)
+    count = int(groups.max()) + 1
+    tasks = _counts(generator.integers(0, count, size=(RESAMPLES, count)), count)[:, groups]
+    seeds = [
+        _counts(generator.integers(0, n, size=(RESAMPLES, n)), n) / n if n > 1 else np.ones((RESAMPLES, 1))
+        for n in (right, left)
+    ]
+    return Draws(tasks, seeds[0], seeds[1], float(np.sqrt(count / (count - 1))) if count > 1 else float("inf"))
 
 
-def widening(tasks: int) -> float:
-    """By how much deviations are widened: the plain bootstrap's variance is too small by (n - 1) / n."""
-    return float(np.sqrt(tasks / max(1, tasks - 1)))
+def _counts(picks: Ints, values: int) -> Floats:
+    """How often each of `values` values was drawn, by resample."""
+    offsets = np.arange(len(picks))[:, None] * values
+    counts = np.bincount((picks + offsets).ravel(), minlength=len(picks) * values)
+    return counts.reshape(len(picks), values).astype(np.float64)
 
 
-def _bounds(left: Floats, right: Floats, confidence: float, seed: int) -> tuple[float, float]:
-    """One-sided lower and upper bounds of the mean difference: a bootstrap that resamples tasks, and on each side
-    training seeds where there are several, its deviations widened."""
-    tasks = left.shape[1]
-    drawn = draw(tasks, right.shape[0], left.shape[0], seed)
-    means = _resampled(right, drawn.tasks, drawn.right) - _resampled(left, drawn.tasks, drawn.left)
+def _bounds(left: Floats, right: Floats, tasks: Floats, drawn: Draws, confidence: float) -> tuple[float, float]:
+    """One-sided lower and upper bounds of the mean difference. Scores are subjects by tasks; `tasks`: how often each of
+    these was drawn."""
+    if not np.isfinite(drawn.widening):
+        return -1.0, 1.0
     centre = float(right.mean() - left.mean())
-    widened = centre + (means - centre) * widening(tasks)
-    low, high = np.quantile(widened, [1 - confidence, confidence])
+    total = tasks.sum(axis=1)
+    sums = (tasks * (drawn.right @ right - drawn.left @ left)).sum(axis=1)
+    means = np.divide(sums, total, out=np.full(RESAMPLES, centre), where=total > 0)
+    low, high = np.quantile(centre + (means - centre) * drawn.widening, [1 - confidence, confidence])
     return float(low), float(high)
-
-
-def _resampled(values: Floats, picks: Ints, rows: Ints | None) -> Floats:
-    if rows is None:
-        return np.asarray(values[0][picks].mean(axis=1))
-    return np.asarray(values[rows[:, :, None], picks[:, None, :]].mean(axis=(1, 2)))
 
 
 def detectable_gain(tasks: int, changed_share: float = 0.3) -> float:

@@ -1,12 +1,12 @@
 """When an evaluation may end early: once no score of what has not been run could commit the version.
 
-Sound for every completion, not for likely ones. The statistic of one bootstrap resample is linear in the scores: over
-scores between 0 and 1 it is highest where each open score is 0 or 1 by the sign of its weight. Quantiles grow with each
-of their values, so that the quantile of these ceilings is a ceiling of the quantile. (To score all open tasks 1 gives
-none: deviations are widened, so that tasks which a resample leaves out count against it.)
+Sound for every completion, not for likely ones. In one bootstrap resample the difference is a weighted mean of the
+tasks' differences, less a little of their plain mean, since deviations are widened: its ceiling takes each open task's
+highest score in the first, and its lowest in the second. Quantiles grow with each of their values, so that the quantile
+of these ceilings is a ceiling of the quantile.
 
-Tasks that turn out not to be measurable leave the comparison and move those after them to other columns: each number of
-them that the evaluation would still bear is looked at, with the best score that each column could then hold.
+Tasks that turn out not to be measurable leave the comparison: for as many as the evaluation would still bear, those are
+left out without which the mean is the highest.
 """
 
 from __future__ import annotations
@@ -14,25 +14,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from curateevo.api.evolution import EarlyStop, Reason
 from curateevo.api.spec import Acceptance, AcceptanceRule, Focus
 from curateevo.api.stage import Against, ScoreTable
 from curateevo.evolution.acceptance import (
-    RESAMPLES,
-    Draws,
     Floats,
     Ints,
     Measured,
     apply_rule,
     by_task,
     draw,
+    group_numbers,
     mean,
     run_order,
-    widening,
 )
 from curateevo.evolution.objective import performance
 
+Bools = npt.NDArray[np.bool_]
+MOST_STEPS = 50
+"""Of an iteration that takes a handful; without its end there is no ceiling."""
+ROUNDING = 1e-12
 SLACK = 1e-9
 """Added to every ceiling, for the rounding of sums in another order."""
 HIGHEST = 2.0
@@ -67,19 +70,13 @@ def foregone(
     if (by_cost := foregone_by_cost(focus, rule, delta_c, lambda_)) is not None:
         return by_cost
     board = _lay_out(champion.scores, so_far.scores)
-    told: Foregone | None = None
-    for lost in range(min(losable, board.open_tasks) + 1):
-        columns = board.columns(lost)
-        if columns.tasks == 0:
-            return None
-        delta_p = columns.ceiling() + SLACK
-        paired = rule.rule is AcceptanceRule.PAIRED
-        lower = _lower_ceiling(columns, rule.confidence, seed) + SLACK if paired else delta_p
-        commit, reason, text = apply_rule(rule, focus, delta_p, delta_c, lower, lambda_)
-        if commit:
-            return None
-        told = told or Foregone(reason, text)
-    return told
+    if board.comparable(losable) == 0:
+        return None
+    delta_p = board.ceiling(losable) + SLACK
+    paired = rule.rule is AcceptanceRule.PAIRED
+    lower = board.lower_ceiling(losable, rule.confidence, seed) + SLACK if paired else delta_p
+    commit, reason, text = apply_rule(rule, focus, delta_p, delta_c, lower, lambda_)
+    return None if commit else Foregone(reason, text)
 
 
 def foregone_by_cost(focus: Focus, rule: Acceptance, delta_c: float, lambda_: float) -> Foregone | None:
@@ -132,54 +129,38 @@ def _at_most(table: ScoreTable) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Columns:
-    """What each column (a task) of a comparison holds at least and at most. Subjects by tasks, right the candidate."""
-
-    right_low: Floats
-    right_high: Floats
-    left_low: Floats
-    left_high: Floats
-
-    @property
-    def tasks(self) -> int:
-        return int(self.right_low.shape[1])
-
-    def ceiling(self) -> float:
-        """The highest mean difference."""
-        return float(self.right_high.mean() - self.left_low.mean())
-
-
-@dataclass(frozen=True, slots=True)
 class _Board:
-    """The tasks that can be compared, in their order. Subjects by tasks."""
+    """The champion's tasks that can be compared, in their order. Scores are subjects by tasks."""
 
     low: Floats
     high: Floats
     """The candidate's score at least and at most: equal where it is known."""
     left: Floats
-    settled: int
-    """Tasks before the first that a subject has still to run: nothing moves them."""
-    open_tasks: int
-    """Tasks that a subject has still to run: each may turn out not to be measurable."""
+    is_open: Bools
+    """By task: a subject has still to run it, and it may turn out not to be measurable."""
+    groups: Ints
+    """Of all tasks of the champion's."""
+    columns: list[int]
+    """Which of these the compared ones are."""
 
-    def columns(self, lost: int) -> _Columns:
-        """The columns when `lost` open tasks are left out, whichever they are: a column behind the settled ones then
-        holds its own task or one of the next `lost`."""
-        return _Columns(
-            -self._highest_next(-self.low, lost),
-            self._highest_next(self.high, lost),
-            -self._highest_next(-self.left, lost),
-            self._highest_next(self.left, lost),
+    def comparable(self, losable: int) -> int:
+        """How many tasks are left to compare at least."""
+        return len(self.columns) - min(losable, int(self.is_open.sum()))
+
+    def ceiling(self, losable: int) -> float:
+        """The highest mean difference."""
+        return _highest_mean(self.high.mean(axis=0) - self.left.mean(axis=0), self.is_open, losable)
+
+    def lower_ceiling(self, losable: int, confidence: float, seed: int) -> float:
+        """A ceiling of the lower bound that `compare` finds."""
+        drawn = draw(self.groups, len(self.high), len(self.left), seed)
+        if not np.isfinite(drawn.widening):
+            return -1.0
+        highest = _highest_weighted(
+            drawn.tasks[:, self.columns], drawn.right @ self.high - drawn.left @ self.left, self.is_open, losable
         )
-
-    def _highest_next(self, values: Floats, lost: int) -> Floats:
-        if lost == 0:
-            return values
-        settled, moving = values[:, : self.settled], values[:, self.settled :]
-        if lost == moving.shape[1]:
-            return settled
-        windows = np.lib.stride_tricks.sliding_window_view(moving, lost + 1, axis=1)
-        return np.concatenate([settled, windows.max(axis=2)], axis=1)
+        lowest = -_highest_mean(self.left.mean(axis=0) - self.low.mean(axis=0), self.is_open, losable)
+        return float(np.quantile(drawn.widening * highest - (drawn.widening - 1) * lowest, 1 - confidence))
 
 
 def _lay_out(champion: ScoreTable, so_far: ScoreTable) -> _Board:
@@ -190,51 +171,53 @@ def _lay_out(champion: ScoreTable, so_far: ScoreTable) -> _Board:
     high: list[list[float]] = []
     columns: list[int] = []
     still: list[bool] = []
-    for task in run_order(champion, so_far.tasks):
-        rows = [so_far.scores[name][place[task]] for name in names]
+    tasks = run_order(champion, old.index)
+    for number, task in enumerate(tasks):
+        rows = [so_far.scores[name][place[task]] for name in names] if task in place else [(None,)]
         means = [mean(row) for row in rows]
-        if task not in old.index or any(row and m is None for row, m in zip(rows, means, strict=True)):
+        if any(row and m is None for row, m in zip(rows, means, strict=True)):
             continue
         low.append([0.0 if m is None else m for m in means])
         high.append([1.0 if m is None else m for m in means])
         still.append(any(m is None for m in means))
-        columns.append(old.index[task])
+        columns.append(number)
     shape = (len(columns), len(names))
     return _Board(
         np.array(low, dtype=np.float64).reshape(shape).T,
         np.array(high, dtype=np.float64).reshape(shape).T,
-        old.values[:, columns],
-        settled=still.index(True) if True in still else len(still),
-        open_tasks=sum(still),
+        old.values[:, [old.index[tasks[number]] for number in columns]],
+        np.array(still, dtype=bool),
+        group_numbers(champion, tasks),
+        columns,
     )
 
 
-def _lower_ceiling(columns: _Columns, confidence: float, seed: int) -> float:
-    """A ceiling of the lower bound that `compare` finds."""
-    tasks = columns.tasks
-    drawn = draw(tasks, columns.right_low.shape[0], columns.left_low.shape[0], seed)
-    highest = _highest(drawn, drawn.right, columns.right_low, columns.right_high)
-    lowest = -_highest(drawn, drawn.left, -columns.left_high, -columns.left_low)
-    return float(np.quantile(highest - lowest, 1 - confidence))
+def _highest_mean(values: Floats, may_go: Bools, most: int) -> float:
+    """The highest mean when up to `most` of those that may go are left out."""
+    lowest = np.sort(values[may_go])[:most]
+    sums = values.sum() - np.concatenate([[0.0], np.cumsum(lowest)])
+    counts = len(values) - np.arange(len(sums))
+    return float((sums[counts > 0] / counts[counts > 0]).max())
 
 
-def _highest(drawn: Draws, rows: Ints | None, low: Floats, high: Floats) -> Floats:
-    """For each resample the highest that one side's widened mean can be: each score takes the end that the sign of its
-    weight asks for."""
-    subjects, tasks = low.shape
-    factor = widening(tasks)
-    share = _counts(drawn.tasks, tasks) / tasks
-    chosen = np.ones((RESAMPLES, 1)) if rows is None else _counts(rows, subjects) / subjects
-    total = np.zeros(RESAMPLES)
-    for subject in range(subjects):
-        weights = factor * chosen[:, subject, None] * share - (factor - 1) / (subjects * tasks)
-        # sum of w * high over w > 0 and of w * low over w < 0
-        total += weights @ low[subject] + np.clip(weights, 0, None) @ (high[subject] - low[subject])
-    return total
-
-
-def _counts(picks: Ints, values: int) -> Floats:
-    """How often each of `values` values was drawn, by resample."""
-    offsets = np.arange(len(picks))[:, None] * values
-    counts = np.bincount((picks + offsets).ravel(), minlength=len(picks) * values)
-    return counts.reshape(len(picks), values).astype(np.float64)
+def _highest_weighted(weights: Floats, values: Floats, may_go: Bools, most: int) -> Floats:
+    """For each resample, a ceiling of the weighted mean when up to `most` of those that may go are left out: the r for
+    which weights times (values - r), the lowest of those that may go left out, add up to 0 (Dinkelbach 1967)."""
+    most = min(most, int(may_go.sum()))
+    total = weights.sum(axis=1)
+    movable = weights[:, may_go]
+    unsure = (total - movable.sum(axis=1) <= 0) & ((movable > 0).sum(axis=1) <= most)
+    found: Floats = np.divide((weights * values).sum(axis=1), total, out=np.full(len(total), HIGHEST), where=~unsure)
+    if most == 0:
+        return found
+    for _ in range(MOST_STEPS):
+        gains = movable * (values[:, may_go] - found[:, None])
+        out = np.argpartition(gains, most - 1, axis=1)[:, :most]
+        gone = np.where(np.take_along_axis(gains, out, axis=1) < 0, np.take_along_axis(movable, out, axis=1), 0.0)
+        lost = (gone * np.take_along_axis(values[:, may_go], out, axis=1)).sum(axis=1)
+        kept = total - gone.sum(axis=1)
+        better = np.divide((weights * values).sum(axis=1) - lost, kept, out=found.copy(), where=~unsure & (kept > 0))
+        if not (better > found + ROUNDING).any():
+            return found
+        found = np.maximum(found, better)
+    return np.full(len(total), HIGHEST)

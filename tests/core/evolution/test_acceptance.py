@@ -54,6 +54,41 @@ def test_paired_is_at_or_under_ten_percent_over_all_sizes() -> None:
     assert sum(shares) / len(shares) <= 0.10
 
 
+def test_tasks_of_one_group_are_resampled_together() -> None:
+    """Ten decisions of a run, good or bad together, are no ten tasks: taken as such they pass noise for progress."""
+
+    def share(grouped: bool, runs: int = 300) -> float:
+        generator = np.random.default_rng(3)
+        group = np.arange(100) // 10
+        names = tuple(f"g{n}" for n in group) if grouped else ()
+
+        def side(level: np.ndarray) -> ScoreTable:
+            chance = 1 / (1 + np.exp(-level - generator.normal(0, 1, 10)[group]))
+            rows = (generator.random(100) < chance).astype(float)
+            return table(rows[:, None]).model_copy(update={"groups": names})
+
+        levels = [generator.normal(0, 1.2, 100) for _ in range(runs)]
+        return (
+            sum(
+                judged(side(level), side(level), PAIRED, Focus.EFFECTIVENESS, (0.5, 0.5), run).commit
+                for run, level in enumerate(levels)
+            )
+            / runs
+        )
+
+    alone, together = share(grouped=False), share(grouped=True)
+    print(f"groups of ten: {together:.1%} false commits, taken one by one {alone:.1%}")
+    assert together <= 0.10 + 2 * (0.1 * 0.9 / 300) ** 0.5 < alone
+
+
+def test_one_group_alone_commits_nothing() -> None:
+    zeros, ones = (
+        table(rows).model_copy(update={"groups": ("g",) * 5}) for rows in (np.zeros((5, 1)), np.ones((5, 1)))
+    )
+    found = judged(zeros, ones, PAIRED, Focus.EFFECTIVENESS, (0.5, 0.5))
+    assert not found.commit and (found.lower, found.upper) == (-1.0, 1.0)
+
+
 def test_the_papers_rule_commits_about_half_of_identical_candidates() -> None:
     share = false_commits(PAPER, 100, 1)
     print(f"Paper: {share:.1%} false commits")

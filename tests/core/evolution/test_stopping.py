@@ -141,14 +141,16 @@ def rounds(draw: st.DrawFn) -> Round:
     for row in champion.values():
         row[0] = tuple(1.0 if s is None else s for s in row[0])
     full = scores(levels[1], subjects)
+    size = draw(st.sampled_from((0, 0, 2, 5)))
+    groups = tuple(f"g{n // size}" for n in range(tasks)) if size else ()
     rule = Acceptance(
         rule=draw(st.sampled_from(AcceptanceRule)),
         confidence=draw(st.sampled_from((0.5, 0.8, 0.9, 0.99))),
         non_inferiority_margin=draw(st.sampled_from((0.0, 0.01, 0.1))),
     )
     return Round(
-        table(champion),
-        table(full),
+        table(champion).model_copy(update={"groups": groups}),
+        table(full).model_copy(update={"groups": groups}),
         draw(st.sampled_from(((0.6, 0.6), (0.6, 0.5), (0.5, 0.6), (0.6, 0.0)))),
         draw(st.sampled_from(Focus)),
         rule,
