@@ -2,12 +2,13 @@
 
     CURATEEVO_TEST_DATA=DIR python -m bench.curation [--count 20000] [--growth 10000 100000 1000000]
 
-The corpus: τ-bench's airline runs and toolworld's corpus, copied with other numbers in each copy; one row in ten is an
-exact duplicate of the row before it. All three keep successes, drop exact and near duplicates, cut what is left to its
-last turns and profile it. Ours by the command line, twice, so that the second policy meets a corpus that is there; the
-sandbox, the gate's two runs and the writing of rows included. The others by `beside/`, each in an environment of its
-own below the cache folder. Near duplicates differ by design: ours compare calls and the words around them, the others
-all text, by other estimates, so that the three keep different numbers. Peak memory is that of the largest process.
+The corpus: half of it τ-bench's airline runs (17 KB a row), half toolworld's corpus (3 KB), copied with other numbers
+in each copy; one row in ten is an exact duplicate of the row before it. All three keep successes, drop exact and near
+duplicates, cut what is left to its last turns and profile it. Ours by the command line, twice, so that the second
+policy meets a corpus that is there; the sandbox, the gate's two runs and the writing of rows included. The others by
+`beside/`, each in an environment of its own below the cache folder. Near duplicates differ by design: ours compare
+calls and the words around them, the others all text, by other estimates, so that the three keep different numbers.
+Peak memory is that of the largest process.
 
 `--growth` does ours alone, on corpora of other sizes.
 """
@@ -92,8 +93,8 @@ def run(*command: str | Path) -> Cost:
     return Cost(time.monotonic() - began, usage.ru_maxrss << 10)
 
 
-def base_rows(data: Path) -> list[JsonObject]:
-    """OpenAI chats of both sources."""
+def base_rows(data: Path) -> tuple[list[JsonObject], list[JsonObject]]:
+    """OpenAI chats of either source."""
     runs = json.loads((data / "tau-bench" / "gpt-4o-airline.json").read_text())
     airline = [parse_tau_bench(row, f"airline:{n}") for n, row in enumerate(runs)]
     rows = [
@@ -102,18 +103,21 @@ def base_rows(data: Path) -> list[JsonObject]:
     ]
     world, _ = generate(0)
     made = [{**row, "success": row["outcome"]["success"], "task": {"id": row["task"]["id"]}} for row in world]
-    return rows + [{key: row[key] for key in ("messages", "tools", "success", "task")} for row in made]
+    return rows, [{key: row[key] for key in ("messages", "tools", "success", "task")} for row in made]
 
 
-def varied(rows: list[JsonObject], count: int, seed: int = 0) -> Iterator[str]:
-    """JSON lines: each row again and again, with other digits in the numbers of each copy."""
-    rng, texts, last = random.Random(seed), [json.dumps(row) for row in rows], ""
+def varied(sources: tuple[list[JsonObject], ...], count: int, seed: int = 0) -> Iterator[str]:
+    """JSON lines: rows of each source in turn, again and again, with other digits in the numbers of each copy."""
+    rng, last = random.Random(seed), ""
+    texts = [[json.dumps(row) for row in rows] for rows in sources]
     for number in range(count):
         if number % DUPLICATES == DUPLICATES - 1:
             yield last
             continue
         shift = rng.randrange(1, 1000)
-        last = re.sub(r"(?<=[a-zA-Z ])\d{3,}", lambda m, by=shift: str(int(m.group()) + by), texts[number % len(texts)])
+        some = texts[number % len(texts)]
+        text = some[number // len(texts) % len(some)]
+        last = re.sub(r"(?<=[a-zA-Z ])\d{3,}", lambda m, by=shift: str(int(m.group()) + by), text)
         yield last
 
 
@@ -141,7 +145,7 @@ def main() -> int:
     return 0
 
 
-def write(rows: list[JsonObject], count: int, folder: Path) -> Path:
+def write(rows: tuple[list[JsonObject], ...], count: int, folder: Path) -> Path:
     raw = folder / "raw.jsonl"
     with raw.open("w") as out:
         out.writelines(f"{line}\n" for line in varied(rows, count))
