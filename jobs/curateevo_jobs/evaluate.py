@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import fmean
@@ -42,7 +41,7 @@ from curateevo_jobs.agents.episode import Checks, Episode, Rules, State, play, s
 from curateevo_jobs.agents.memory import Retriever, parse_item, query_of, with_notes
 from curateevo_jobs.agents.nothing import Nothing
 from curateevo_jobs.agents.prerequisites import Planned, play_prerequisites
-from curateevo_jobs.agents.served import Address, await_servers, find_servers, gpus_in_use
+from curateevo_jobs.agents.served import Address, await_one, find_servers, gpus_in_use, in_turn
 from curateevo_jobs.benchmarks import registry
 from curateevo_jobs.benchmarks.base import Suite, Task
 from curateevo_jobs.stage import StageResult, StageRun
@@ -105,15 +104,16 @@ def evaluate(run: StageRun, params: EvaluateParams, open_suite: OpenSuite = regi
     watch = Watch(params, board, read_champion(run.inputs, params))
     trials: list[Trial] = []
     timings: list[Timing] = []
+    servers = find_servers(run.request, params)
     if not watch.decided(trials):
-        servers = find_servers(run.request, params)
-        await_servers(servers, params.serve_start_seconds)
-        for subject in params.subjects:
+        for subject in in_turn(params.subjects, servers, params.serve_start_seconds):
             with open_model(subject, run, params, servers) as model:
                 _play_subject(run, subject, model, watch, trials, timings)
             if watch.stopped is not None:
                 break
             check_errors(subject.name, [t for t in trials if t.subject == subject.name], params)
+    places = {subject.name: n for n, subject in enumerate(params.subjects)}
+    trials.sort(key=lambda t: places[t.subject])
     for split in params.splits:
         played = [t for t in trials if t.split == split]
         if played or split == "sel" or watch.stopped is None:
@@ -122,7 +122,7 @@ def evaluate(run: StageRun, params: EvaluateParams, open_suite: OpenSuite = regi
     return StageResult(
         summary=EvaluateSummary(scores=_summarise(params, trials, watch.stopped), stopped=watch.stopped),
         volatile=frozenset({TIMINGS}),
-        gpu_seconds=gpus_in_use() * sum(t.seconds for t in timings),
+        gpu_seconds=gpus_in_use() * sum(t.seconds for t in timings if t.subject in servers or not servers),
     )
 
 
@@ -190,7 +190,10 @@ def open_model(
     """The subject's model, while the context lasts: behind its server in `servers`, or loaded or served here."""
     if subject.name in servers:
         mine = {subject.name: servers[subject.name]}  # it goes where its node goes, and another comes
-        await_back = partial(await_servers, mine, params.serve_start_seconds)
+
+        def await_back() -> None:
+            await_one(mine, params.serve_start_seconds)
+
         with open_endpoint(servers[subject.name], await_back) as endpoint:
             yield endpoint
         return

@@ -109,7 +109,8 @@ def _act(options: argparse.Namespace, progress: Progress) -> tuple[str, str]:
 
         if options.step == "run":
             serve.run(params, options.subject, options.model, options.port)
-        serve.fetch(request, params, options.subject, options.model)
+        else:
+            serve.fetch(request, params, options.subject, options.model)
         return Outcome.OK.value, ""
     if isinstance(params, CurateParams) and options.step is not None:
         from curateevo_jobs import steps

@@ -1,27 +1,29 @@
 """The serve program: one subject's model behind vLLM, in two steps, so that the server itself holds no keys.
 
 `fetch` has the keys and leaves the model in a folder; `run` serves what lies there, under a name that is derived from
-it, and becomes the server. The evaluate program checks the name (see `agents/served.py`).
+it, until it is told to end. The evaluate program checks the name (see `agents/served.py`).
 """
 
 from __future__ import annotations
 
 import json
-import os
+import subprocess
 import tempfile
+import time
 from pathlib import Path
-from typing import NoReturn
 
-from curateevo.api.errors import ContractBroken
+from curateevo.api.errors import ContractBroken, Transient
 from curateevo.api.stage import EvaluateParams, StageRequest, Subject, SubjectKind
 from curateevo.store.connect import connect
+from curateevo_jobs.agents.ending import MARK_VARIABLE, Ending
 from curateevo_jobs.agents.identity import digest_model, expected_name, model_inputs, served_name
-from curateevo_jobs.agents.vllm import server_command, server_environment, with_template
+from curateevo_jobs.agents.vllm import die_with_parent, server_command, server_environment, stop, with_template
 from curateevo_jobs.training.base_model import find_base
 
 PLACE = "place.json"
 """Where `fetch` left the model, and for a base model its name."""
 ANY_HOST = "0.0.0.0"
+POLL_SECONDS = 0.2
 
 
 def fetch(request: StageRequest, params: EvaluateParams, subject_name: str, folder: Path) -> None:
@@ -41,14 +43,28 @@ def fetch(request: StageRequest, params: EvaluateParams, subject_name: str, fold
     (folder / PLACE).write_text(json.dumps({"folder": str(place), "name": name}), encoding="utf-8")
 
 
-def run(params: EvaluateParams, subject_name: str, folder: Path, port: int) -> NoReturn:
-    """Become the server of what `fetch` left. Raises ContractBroken when it left nothing."""
+def run(params: EvaluateParams, subject_name: str, folder: Path, port: int) -> None:
+    """Serve what `fetch` left until the evaluator says that it was enough. Raises ContractBroken when nothing was left,
+    and Transient when the server ends by itself."""
     subject = find_subject(params, subject_name)
     place, name = read_place(folder, subject)
-    scratch = Path(tempfile.mkdtemp(prefix="curateevo-serve-"))
-    arguments = with_template(params.serving.args, params.model.chat_template, scratch)
-    command = server_command(place, name, ANY_HOST, port, arguments)
-    os.execve(command[0], command, server_environment())
+    with tempfile.TemporaryDirectory(prefix="curateevo-serve-") as scratch:
+        mark = Path(scratch) / "ended"
+        arguments = with_template(params.serving.args, params.model.chat_template, Path(scratch))
+        middleware = ("--middleware", f"{Ending.__module__}.{Ending.__name__}")
+        process = subprocess.Popen(
+            server_command(place, name, ANY_HOST, port, [*middleware, *arguments]),
+            env={**server_environment(), MARK_VARIABLE: str(mark)},
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
+        try:
+            while not mark.exists():
+                if (code := process.poll()) is not None:
+                    raise Transient(f"the vLLM server ended with {code}", "its log says why")
+                time.sleep(POLL_SECONDS)
+        finally:
+            stop(process)
 
 
 def read_place(folder: Path, subject: Subject) -> tuple[Path, str]:

@@ -315,5 +315,5 @@ def _ends_at(spec: EvolutionSpec, name: str, stage: StageStatus) -> float | None
     if stage.state is not StageState.ACTIVE or stage.started_at is None:
         return None
     deadlines = spec.deadlines
-    allowed = deadlines.pending_seconds + deadline_seconds(deadlines, Stage(name)) + deadlines.manifest_seconds
+    allowed = deadlines.pending_seconds + deadline_seconds(spec, Stage(name)) + deadlines.manifest_seconds
     return stage.started_at + allowed

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -185,6 +187,44 @@ def test_served_elsewhere_gives_what_served_here_gives(
 
 
 @pytest.mark.usefixtures("fake")
+def test_servers_are_asked_as_they_get_ready_and_end_when_they_were(
+    servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One place for a server: the one of the second subject holds it, and the other comes when that has gone."""
+    world = World(tmp_path)
+    endpoints = servers.start(world, "untrained")
+    assert world.fetch("seed-0") == 0
+    port = free_port()
+    endpoints["seed-0"] = f"http://127.0.0.1:{port}/v1"
+    tell(monkeypatch, endpoints)
+
+    def take_the_place() -> None:
+        assert servers.running[0].wait(timeout=60) == 0
+        servers.running.append(world.serve("seed-0", port))
+
+    waiter = threading.Thread(target=take_the_place)
+    waiter.start()
+    assert world.evaluate() == 0, world.told()
+    waiter.join()
+    assert servers.running[1].wait(timeout=60) == 0
+    table = json.loads((world.store.root / "evaluate/a1/sel/results.jsonl").read_text().splitlines()[0])
+    assert table["subject"] == "seed-0", "what is written stands in the order of the subjects"
+
+
+@pytest.mark.usefixtures("fake")
+def test_a_server_that_ends_by_itself_is_a_passing_failure(
+    servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, SUBJECTS[:1])
+    [url] = servers.start(world, "seed-0", FAKE_VLLM_DIES_AFTER="0").values()
+    _await_answer(url)
+    asked = urllib.request.Request(f"{url}/chat/completions", data=b"{}", method="POST")
+    with contextlib.suppress(OSError):
+        urllib.request.urlopen(asked, timeout=5).close()
+    assert servers.running[0].wait(timeout=60) == ExitCode.TRANSIENT
+
+
+@pytest.mark.usefixtures("fake")
 def test_another_model_is_not_scored(servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(tmp_path)
     endpoints = servers.start(world, "seed-0", "untrained")
@@ -303,7 +343,8 @@ def test_a_truncated_model_is_not_served(tmp_path: Path) -> None:
 def test_the_server_listens_everywhere_with_the_specs_arguments(servers: Servers, tmp_path: Path) -> None:
     world = World(tmp_path, SUBJECTS[:1], chat_template="{{ messages }}", args=("--max-model-len=256",))
     [url] = servers.start(world, "seed-0").values()
-    command = _command_line(servers.running[0].pid, url)
+    _await_answer(url)
+    command = _command_line(servers.running[0].pid)
     assert command[1:3] == ["-m", "vllm.entrypoints.openai.api_server"]
     assert command[command.index("--host") + 1] == "0.0.0.0"
     assert command[-1] == "--max-model-len=256"
@@ -328,8 +369,7 @@ def test_steps_that_no_program_has_are_refused(arguments: list[str]) -> None:
     assert ended.value.code == 2
 
 
-def _command_line(pid: int, url: str) -> list[str]:
-    """Of the process, once it answers."""
+def _await_answer(url: str) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
@@ -337,8 +377,14 @@ def _command_line(pid: int, url: str) -> list[str]:
         except OSError:
             time.sleep(0.05)
         else:
-            return Path(f"/proc/{pid}/cmdline").read_bytes().decode().rstrip("\0").split("\0")
+            return
     raise AssertionError("the server did not answer")
+
+
+def _command_line(parent: int) -> list[str]:
+    """Of the only child of a process."""
+    [child] = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return Path(f"/proc/{child}/cmdline").read_bytes().decode().rstrip("\0").split("\0")
 
 
 @pytest.mark.vllm
@@ -357,6 +403,7 @@ def test_a_real_server_scores_elsewhere_as_here(
     assert here is not None
     assert elsewhere is not None
     assert elsewhere.digest == here.digest
+    assert servers.running[0].wait(timeout=60) == 0, "it was told to end, and did"
 
 
 @pytest.mark.s3

@@ -136,6 +136,18 @@ def test_an_attempt_runs_since_its_server_does() -> None:
     assert (seen(jobs, pods).state, seen(jobs, pods).since) == (JobState.RUNNING, T0 + 60)
 
 
+def test_a_server_may_wait_while_another_is_asked_and_then_for_as_long_as_any() -> None:
+    other = "evo-v1-train-a1-s1"
+    jobs, pods = group(job(SERVER, role="serve", main=MAIN), pod(SERVER, phase="Running", startTime=LATER), pod(other))
+    jobs.append(job(other, role="serve", main=MAIN))
+    assert (seen(jobs, pods).state, seen(jobs, pods).since) == (JobState.RUNNING, T0 + 60)
+    jobs[1] = job(SERVER, role="serve", main=MAIN, **ended("Complete"), completionTime=LATER)
+    found = seen(jobs, [pods[0], pods[2]])
+    assert (found.state, found.since) == (JobState.PENDING, T0 + 60)
+    pods[2]["status"] = {"phase": "Running", "startTime": LATER}
+    assert seen(jobs, [pods[0], pods[2]]).state is JobState.RUNNING
+
+
 def test_a_server_that_never_got_ready_fails_the_attempt_and_frees_its_client() -> None:
     server = job(SERVER, role="serve", main=MAIN, **ended("Failed", reason="BackoffLimitExceeded"))
     jobs, pods = group(server, pod(SERVER, phase="Failed", containerStatuses=[stopped(137, started=False)]))

@@ -15,7 +15,7 @@ from curateevo.api.evolution import (
     VersionSpec,
     VersionStatus,
 )
-from curateevo.api.spec import Deadlines, EvolutionSpec
+from curateevo.api.spec import EvolutionSpec
 from curateevo.api.stage import CurateSummary, EvaluateSummary, IngestSummary, Manifest, Outcome, StageRequest
 from curateevo.evolution.decision import (
     Action,
@@ -91,14 +91,16 @@ def in_force(version: VersionSpec, spec: EvolutionSpec) -> VersionSpec:
     return version.model_copy(update={"evolution_spec": pinned})
 
 
-def deadline_seconds(deadlines: Deadlines, stage: Stage) -> int:
-    """How long a stage may run."""
+def deadline_seconds(spec: EvolutionSpec, stage: Stage) -> int:
+    """How long a stage may run. The servers of an evaluation, one for each model, may start one after another."""
+    deadlines, trained = spec.deadlines, spec.training.repeats
+    models = {Stage.FLOORS: 1, Stage.SEAL: 2 * trained}.get(stage, trained)
     return {
         Stage.INGEST: deadlines.ingest_seconds,
         Stage.PROPOSE: deadlines.propose_seconds,
         Stage.CURATE: deadlines.curate_seconds,
         Stage.TRAIN: deadlines.train_seconds,
-    }.get(stage, deadlines.evaluate_seconds + deadlines.serve_start_seconds)
+    }.get(stage, deadlines.evaluate_seconds + models * deadlines.serve_start_seconds)
 
 
 def stage_context(
@@ -119,7 +121,7 @@ def stage_context(
         version=version,
         start=lambda attempt: StartJob(name(attempt), start(attempt)),
         name=name,
-        deadline_seconds=deadline_seconds(deadlines, stage),
+        deadline_seconds=deadline_seconds(spec, stage),
         pending_seconds=deadlines.pending_seconds,
         manifest_seconds=deadlines.manifest_seconds,
         retries=spec.retries,

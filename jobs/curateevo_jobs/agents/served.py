@@ -1,17 +1,22 @@
-"""Models that are served elsewhere: one server per subject, started by others, checked before anything is scored."""
+"""Models that are served elsewhere: one server per subject, started by others, checked before it is asked.
+
+They are asked one after another, whichever is ready, and told to end when they were: where GPUs are few the next one
+starts when the one before has gone.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from curateevo.api.errors import ContractBroken, Transient
-from curateevo.api.stage import EvaluateParams, StageRequest, SubjectKind
+from curateevo.api.stage import EvaluateParams, StageRequest, Subject, SubjectKind
 from curateevo.evolution.pods import ENDPOINTS_VARIABLE, SERVE_GPUS_VARIABLE, SERVE_WAIT_VARIABLE
+from curateevo_jobs.agents.ending import end_server
 from curateevo_jobs.agents.hardware import count_gpus
 from curateevo_jobs.agents.identity import expected_name
 from curateevo_jobs.agents.vllm import served_models
@@ -33,7 +38,7 @@ def served_elsewhere() -> bool:
 
 
 def gpus_in_use() -> int:
-    """GPUs that an evaluation holds: those of the servers, or of this machine. Raises ContractBroken."""
+    """GPUs that the model that is asked holds: those of its server, or of this machine. Raises ContractBroken."""
     return _whole_number(SERVE_GPUS_VARIABLE, 0) if served_elsewhere() else count_gpus()
 
 
@@ -69,29 +74,40 @@ def parse_endpoints(text: str) -> dict[str, str]:
     return {subject: url.rstrip("/") for subject, url in found.items()}
 
 
-def await_servers(servers: Mapping[str, Address], default_seconds: int, poll_seconds: float = POLL_SECONDS) -> None:
-    """Return when every server serves its subject's very model.
+def in_turn(subjects: Sequence[Subject], servers: Mapping[str, Address], default_seconds: int) -> Iterator[Subject]:
+    """The subjects, each once its server is ready; first those without one. A server is told to end when the next
+    subject is asked for. Raises what `await_one` raises."""
+    waiting = sorted(subjects, key=lambda subject: subject.name in servers)
+    while waiting:
+        mine = {s.name: servers[s.name] for s in waiting if s.name in servers}
+        ready = waiting[0].name if waiting[0].name not in servers else await_one(mine, default_seconds)
+        subject = next(s for s in waiting if s.name == ready)
+        yield subject
+        waiting.remove(subject)
+        if ready in servers:
+            end_server(servers[ready].base_url)
 
-    Raises ContractBroken as soon as one serves another model, and Transient when one does not answer in time.
+
+def await_one(servers: Mapping[str, Address], default_seconds: int, poll_seconds: float = POLL_SECONDS) -> str:
+    """The first of the servers that is ready and serves its subject's very model.
+
+    Raises ContractBroken as soon as one serves another model, and Transient when none answers in time.
     """
     seconds = _whole_number(SERVE_WAIT_VARIABLE, default_seconds)
     deadline = time.monotonic() + seconds
-    waiting = dict(servers)
-    while waiting:
-        for subject, server in list(waiting.items()):
+    while True:
+        for subject, server in servers.items():
             served = served_models(server.base_url)
-            if served is None:
-                continue
-            if served != [server.model]:
+            if served == [server.model]:
+                return subject
+            if served is not None:
                 raise ContractBroken(
                     f"the server of {subject} at {server.base_url} serves {served}, not {server.model}"
                 )
-            del waiting[subject]
-        if waiting and time.monotonic() >= deadline:
-            late = ", ".join(f"{subject} at {server.base_url}" for subject, server in waiting.items())
+        if time.monotonic() >= deadline:
+            late = ", ".join(f"{subject} at {server.base_url}" for subject, server in servers.items())
             raise Transient(f"no model server within {seconds} s: {late}", "raise deadlines.serveStartSeconds")
-        if waiting:
-            time.sleep(min(poll_seconds, max(0.0, deadline - time.monotonic())))
+        time.sleep(min(poll_seconds, max(0.0, deadline - time.monotonic())))
 
 
 def _whole_number(variable: str, default: int) -> int:

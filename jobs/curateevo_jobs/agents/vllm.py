@@ -72,14 +72,14 @@ def serve(
             stderr=subprocess.STDOUT,
             env=server_environment(),
             start_new_session=True,
-            preexec_fn=_die_with_parent,
+            preexec_fn=die_with_parent,
         )
     try:
         base_url = f"http://{LOOPBACK}:{port}/v1"
         _await_ready(process, base_url, name, log, start_seconds)
         yield Server(base_url, name, process.pid)
     finally:
-        _stop(process)
+        stop(process)
 
 
 def with_template(arguments: Sequence[str], chat_template: str | None, scratch: Path) -> list[str]:
@@ -114,7 +114,7 @@ def server_environment() -> dict[str, str]:
     return {**mine, **OFFLINE_ENVIRONMENT, **os.environ}
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """In the child: ask the kernel for SIGTERM when the parent is gone; vLLM then ends its engine as well."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
@@ -151,7 +151,7 @@ def _tail(log: Path) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-LOG_LINES:])
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
+def stop(process: subprocess.Popen[bytes]) -> None:
     """End the whole group: politely, then at once. Returns when its leader is gone."""
     for stop, seconds in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, STOP_SECONDS)):
         try:

@@ -92,7 +92,8 @@ def group_jobs(jobs: Sequence[JsonObject], pods: Sequence[JsonObject], words: Ma
 
 
 def _together(main: JsonObject | None, beside: Iterable[JsonObject], seen: Mapping[str, JobSeen]) -> JobSeen:
-    """An attempt is as far as the one of its Jobs that is least far, and fails with the first that does."""
+    """An attempt is as far as the one of its Jobs that is least far, and fails with the first that does. A server may
+    wait as long as another is asked: it starts when that one has gone."""
     if main is None:
         # Made before the main Job, which says that all is there: it is as if nothing were there yet.
         stopping = any(terminating(j) for j in beside)
@@ -100,14 +101,24 @@ def _together(main: JsonObject | None, beside: Iterable[JsonObject], seen: Mappi
     own = seen[main["metadata"]["name"]]
     if own.state in (JobState.SUCCEEDED, JobState.FAILED, JobState.STOPPING):
         return own
-    since = own.since
-    for job in beside:
-        its = seen[job["metadata"]["name"]]
-        if its.state in (JobState.FAILED, JobState.PENDING):
-            who = "the model server: " if label(job, labels.ROLE) == labels.SERVE else ""
-            return JobSeen(its.state, its.exit_code, f"{who}{its.message}", its.since)
-        since = max(filter(None, (since, its.since)), default=None)
-    return JobSeen(own.state, own.exit_code, own.message, since)
+    all_seen = [(seen[job["metadata"]["name"]], label(job, labels.ROLE) == labels.SERVE) for job in beside]
+    over = [its.since for its, serves in all_seen if serves and its.state is JobState.SUCCEEDED]
+    begun = [its.since for its, serves in all_seen if not (serves and its.state is JobState.SUCCEEDED)]
+    for its, serves in all_seen:
+        if its.state is JobState.FAILED:
+            return JobSeen(
+                its.state, its.exit_code, f"{'the model server: ' if serves else ''}{its.message}", its.since
+            )
+    asked = any(serves and its.state is JobState.RUNNING for its, serves in all_seen)
+    for its, serves in all_seen:
+        if its.state is JobState.PENDING and not (serves and asked):
+            said = f"{'the model server: ' if serves else ''}{its.message}"
+            return JobSeen(its.state, its.exit_code, said, _latest(its.since, *over))
+    return JobSeen(own.state, own.exit_code, own.message, _latest(own.since, *begun))
+
+
+def _latest(*times: float | None) -> float | None:
+    return max(filter(None, times), default=None)
 
 
 def job_seen(job: JsonObject, pods: Sequence[JsonObject], why_no_pod: str = "") -> JobSeen:

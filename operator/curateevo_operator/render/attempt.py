@@ -45,8 +45,7 @@ class Attempt:
     @property
     def deadline_seconds(self) -> int:
         """When a Job of this attempt ends itself, counted from when it may start: a backstop behind the plan."""
-        deadlines = self.spec.deadlines
-        return deadline_seconds(deadlines, self.request.stage) + deadlines.pending_seconds + SLACK_SECONDS
+        return deadline_seconds(self.spec, self.request.stage) + self.spec.deadlines.pending_seconds + SLACK_SECONDS
 
 
 def request_text(request: StageRequest) -> str:

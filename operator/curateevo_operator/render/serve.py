@@ -60,7 +60,7 @@ def render_servers(attempt: Attempt, params: EvaluateParams) -> Servers:
         job = _job(attempt, subject, name)
         objects += [_service(attempt, name), job]
         endpoints[subject.name] = f"http://{name}.{attempt.parent.namespace}.svc:{SERVE_PORT}/v1"
-        gpus += gpus_of(job["spec"]["template"]["spec"])
+        gpus = gpus_of(job["spec"]["template"]["spec"])
     deadlines = attempt.spec.deadlines
     variables = {
         ENDPOINTS_VARIABLE: json.dumps(endpoints, sort_keys=True),

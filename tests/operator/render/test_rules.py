@@ -378,9 +378,9 @@ def test_floors_serve_the_base_and_nobody_serves_nothing() -> None:
     assert len(render(Stage.FLOORS, SPECS["in-process"])) == 1
 
 
-def test_gpus_of_servers_are_counted() -> None:
+def test_gpus_of_a_server_are_counted() -> None:
     told = env(containers(pods(render(Stage.SEAL, SPECS["templates"]))[-1])["main"])
-    assert told["CURATEEVO_SERVE_GPUS"] == "2"
+    assert told["CURATEEVO_SERVE_GPUS"] == "1"
     assert env(containers(pods(render(Stage.SEAL, spec_of()))[-1])["main"])["CURATEEVO_SERVE_GPUS"] == "0"
 
 

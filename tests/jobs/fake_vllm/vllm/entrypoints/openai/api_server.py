@@ -30,6 +30,10 @@ class Handler(BaseHTTPRequestHandler):
             self.send(404, {})
 
     def do_POST(self) -> None:
+        if self.path == "/curateevo/end":
+            Path(os.environ["CURATEEVO_END_MARK"]).touch()
+            self.send(202, {})
+            return
         asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
         if next(QUESTIONS) > int(os.environ.get("FAKE_VLLM_DIES_AFTER", "1000000")):
             os._exit(1)
