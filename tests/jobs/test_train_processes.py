@@ -71,6 +71,18 @@ def test_killed_and_resumed_the_weights_are_the_same(
     assert steps == [("grpo-environment", n) for n in (1, 2, 3, 4)]
 
 
+def test_a_polite_end_costs_no_step_in_any_of_them(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "count_processes", lambda: 2)
+    params = support.train_params(base, grpo_enabled=False)
+    calm = support.train_apart(tmp_path / "calm", params, support.sft_rows())
+    ended = support.train_apart(tmp_path / "told", params, support.sft_rows(), kill_at=("sft", 5), by=signal.SIGTERM)
+    assert ended.exit_code == 128 + signal.SIGTERM
+    resumed = support.train_apart(tmp_path / "told", params, support.sft_rows())
+    assert next(step for phase, step in resumed.events if phase == "sft") > 6, "the step under way was kept"
+    for name, tensor in weights(calm).items():
+        assert torch.equal(weights(resumed)[name], tensor), name
+
+
 def _started_with(text: str) -> list[int]:
     """Processes that were started with this text in their environment."""
     found = []

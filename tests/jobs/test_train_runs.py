@@ -79,6 +79,19 @@ def test_killed_in_sft_and_again_in_grpo_the_weights_are_the_same(
     assert len(steps) == 12
 
 
+def test_a_polite_end_costs_no_step(undisturbed: support.Ended, base: Path, tmp_path: Path) -> None:
+    params, sft, rl = support.train_params(base), support.sft_rows(), support.letter_rows()
+    first = support.train_apart(tmp_path, params, sft, rl, kill_at=("sft", 5), by=signal.SIGTERM)
+    assert first.exit_code == 128 + signal.SIGTERM
+    second = support.train_apart(tmp_path, params, sft, rl, kill_at=("grpo", 2), by=signal.SIGTERM)  # told in step 3
+    assert second.exit_code == 128 + signal.SIGTERM
+    third = support.train_apart(tmp_path, params, sft, rl)
+    assert third.result is not None
+    assert [e for e in third.events if e[0] == "grpo"] == [("grpo", 4)], "three steps were kept"
+    ours = (third.run.output / "model-0/model.safetensors").read_bytes()
+    assert ours == (undisturbed.run.output / "model-0/model.safetensors").read_bytes()
+
+
 def test_without_rl_rows_grpo_is_skipped_and_lora_is_merged(base: Path, tmp_path: Path) -> None:
     params = support.train_params(base, lora=Lora(r=4, alpha=8, dropout=0.0), sft_steps=2, repeats=2)
     ended = support.train_apart(tmp_path, params, support.sft_rows())

@@ -253,12 +253,13 @@ def train_apart(
     sft: Sequence[JsonObject],
     rl: Sequence[JsonObject] = (),
     kill_at: tuple[str, int] | None = None,
+    by: signal.Signals = signal.SIGKILL,
 ) -> Ended:
-    """Train in a forked process, which is killed by SIGKILL once `kill_at` (phase, step) is reported."""
+    """Train in a forked process, which gets a signal once `kill_at` (phase, step) is reported."""
 
     def watch(phase: str, done: int) -> None:
         if (phase, done) == kill_at:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), by)
 
     from curateevo_jobs.train import train
 

@@ -32,7 +32,6 @@ from curateevo_jobs.training.weights import (
     load_model,
     load_tokenizer,
     lora_config,
-    seed_everything,
 )
 
 ORDER = (RewardKind.ACTION_MATCH, RewardKind.ENVIRONMENT)
@@ -99,25 +98,9 @@ def _round_and_round(rows: Iterable[RlRow], seed: int) -> Iterator[RlRow]:
 
 
 def train_leg(lane: Lane, leg: Leg, start: Path, max_completion: int) -> Path:
-    """Run one leg from the weights in `start`, or go on, or do nothing when it is done. The model's folder.
-
-    Raises NotReleased for a loss that is not finite.
-    """
-    phase = lane.phase(leg.phase)
-    if phase.facts() is not None:
-        return phase.finished
-    newest = phase.newest()
-    lane.metrics.keep_until(leg.phase, newest[1] if newest else 0)
-    run_phase(lane, partial(_train, leg=leg, start=start, max_completion=max_completion, newest=newest))
-    return phase.finished
-
-
-def _train(lane: Lane, leg: Leg, start: Path, max_completion: int, newest: tuple[Path, int] | None) -> None:
-    seed_everything(lane.seed)
-    trainer = _build_trainer(lane, leg, start, max_completion)
-    trainer.train(resume_from_checkpoint=str(newest[0]) if newest else None)
-    if trainer.is_world_process_zero():
-        lane.finish(leg.phase, trainer, start)
+    """One leg from the weights in `start`, as `run_phase` runs it. Raises NotReleased for a loss that is not finite."""
+    build = partial(_build_trainer, leg=leg, start=start, max_completion=max_completion)
+    return run_phase(lane, leg.phase, build, start)
 
 
 def dead_group_fraction(lane: Lane) -> float | None:
@@ -184,7 +167,7 @@ def _build_trainer(lane: Lane, leg: Leg, start: Path, max_completion: int) -> An
         train_dataset=_dataset(prompts),
         processing_class=_with_response_template(tokenizer),
         peft_config=lora_config(lora),
-        callbacks=[lane.recorder(leg.phase)],
+        callbacks=lane.callbacks(leg.phase),
     )
     trainer.remove_callback(PrinterCallback)
     return trainer

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from transformers import TrainerCallback
+
 from curateevo.api.stage import TrainParams
 from curateevo_jobs.benchmarks.base import Suite
 from curateevo_jobs.stage import StageRun
 from curateevo_jobs.training.checkpoints import PhaseFolder
+from curateevo_jobs.training.interruption import Interruption, Notice
 from curateevo_jobs.training.metrics import MetricsLog, Recorder
 from curateevo_jobs.training.weights import save
 
@@ -24,6 +27,8 @@ class Lane:
     base: Path
     index: int
     suites: Mapping[str, Suite]
+    notice: Notice | None = None
+    """That the program is to end, while a phase runs."""
 
     @property
     def seed(self) -> int:
@@ -37,8 +42,10 @@ class Lane:
         """Where the phase called `name` keeps its checkpoints."""
         return PhaseFolder(self.run.checkpoints.folder / f"{name}-{self.index}")
 
-    def recorder(self, phase: str) -> Recorder:
-        return Recorder(phase, self.metrics, self.run.checkpoints, self.run.progress)
+    def callbacks(self, phase: str) -> list[TrainerCallback]:
+        """What its trainer tells of each step. Checkpoints are completed before a step's end is looked at."""
+        interruption = [] if self.notice is None else [Interruption(self.notice)]
+        return [Recorder(phase, self.metrics, self.run.checkpoints, self.run.progress), *interruption]
 
     def finish(self, phase: str, trainer: Any, start: Path) -> None:
         """Keep the trained model, trained on `start`, as the phase's result in place of its checkpoints."""

@@ -1,4 +1,5 @@
-"""A phase of training in a process for each GPU, data parallel; without GPUs in the program's own.
+"""A phase of training: done once, gone on with where it was left. In a process for each GPU, data parallel; without
+GPUs in the program's own.
 
 Every process holds the whole model and takes a share of each batch. Batch sizes in `args` are per device, as in TRL:
 the batch grows with the GPUs. The first process writes; store and progress stay with the program, which it asks. What a
@@ -8,8 +9,11 @@ phase held on a GPU, a vLLM engine for instance, goes with its processes.
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Event
@@ -25,11 +29,12 @@ from curateevo.policy.confine import die_with_parent
 from curateevo_jobs.agents.hardware import LOOPBACK, free_port
 from curateevo_jobs.stage import StageRun
 from curateevo_jobs.training.gate import NotReleased
+from curateevo_jobs.training.interruption import heeded
 from curateevo_jobs.training.lane import Lane
-from curateevo_jobs.training.weights import free_memory, prepare_torch
+from curateevo_jobs.training.weights import free_memory, prepare_torch, seed_everything
 
-Work: TypeAlias = Callable[[Lane], None]
-"""A phase: it can be pickled, and does the same in every process."""
+Build: TypeAlias = Callable[[Lane], Any]
+"""The trainer of a phase. It can be pickled, and builds the same in every process."""
 POLL_SECONDS = 0.05
 
 
@@ -38,23 +43,44 @@ def count_processes() -> int:
     return torch.cuda.device_count()
 
 
-def run_phase(lane: Lane, work: Work) -> None:
-    """Do `work`, in a process for each GPU where there are GPUs. Raises what the first of them that fails raises."""
+def run_phase(lane: Lane, name: str, build: Build, start: Path) -> Path:
+    """Train, or go on from the newest checkpoint, or do nothing when it is done. The folder of the model, `start` after
+    this phase.
+
+    Raises what the first process that fails raises, and SystemExit after a SIGTERM, all steps kept.
+    """
+    phase = lane.phase(name)
+    if phase.facts() is not None:
+        return phase.finished
+    newest = phase.newest()
+    lane.metrics.keep_until(name, newest[1] if newest else 0)
+    work = partial(_train, name=name, build=build, start=start, newest=newest)
     if (count := count_processes()) == 0:
-        work(lane)
-        return
+        with heeded(notice := threading.Event()):
+            work(replace(lane, notice=notice))
+        return phase.finished
     free_memory()
     context = get_context("spawn")
-    asked, granted = context.SimpleQueue(), context.Event()
+    asked, granted, told = context.SimpleQueue(), context.Event(), context.Event()
     away = Away(lane.run.checkpoints.folder, asked, granted)
-    there = replace(lane, run=replace(lane.run, checkpoints=away, progress=away))
+    there = replace(lane, run=replace(lane.run, checkpoints=away, progress=away), notice=told)
     processes = spawn(_join_in, (count, free_port(), there, work), nprocs=count, join=False)  # type: ignore[no-untyped-call]
     try:
-        _attend(processes, lane.run, asked, granted)
+        with heeded(told):
+            _attend(processes, lane.run, asked, granted)
     finally:
         for process in processes.processes:
             process.kill()
             process.join()
+    return phase.finished
+
+
+def _train(lane: Lane, name: str, build: Build, start: Path, newest: tuple[Path, int] | None) -> None:
+    seed_everything(lane.seed)
+    trainer = build(lane)
+    trainer.train(resume_from_checkpoint=str(newest[0]) if newest else None)
+    if trainer.is_world_process_zero() and trainer.state.global_step >= trainer.state.max_steps:
+        lane.finish(name, trainer, start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +129,10 @@ def _attend(processes: ProcessContext, run: StageRun, asked: SimpleQueue[Any], g
         raise
 
 
-def _join_in(rank: int, count: int, port: int, lane: Lane, work: Work) -> None:
+def _join_in(rank: int, count: int, port: int, lane: Lane, work: Callable[[Lane], None]) -> None:
     """Be process `rank` of `count`."""
     die_with_parent()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the program hears it, and tells
     if count > 1:
         _name_process(rank, count, port)
     prepare_torch()

@@ -19,37 +19,19 @@ from curateevo_jobs.training.weights import (
     load_model,
     load_tokenizer,
     lora_config,
-    seed_everything,
 )
 
 PHASE = "sft"
 
 
 def train_sft(lane: Lane, rows: Sequence[TokenRow], max_length: int) -> Path:
-    """Train, or go on from the newest checkpoint, or do nothing when it is done. The folder of the model.
-
-    Raises NotReleased for a loss that is not finite.
-    """
-    phase = lane.phase(PHASE)
-    if phase.facts() is not None:
-        return phase.finished
-    newest = phase.newest()
-    lane.metrics.keep_until(PHASE, newest[1] if newest else 0)
-    run_phase(lane, partial(_train, rows=as_dataset(rows), max_length=max_length, newest=newest))
-    return phase.finished
+    """The phase, as `run_phase` runs it. Raises NotReleased for a loss that is not finite."""
+    return run_phase(lane, PHASE, partial(_build_trainer, rows=as_dataset(rows), max_length=max_length), lane.base)
 
 
 def as_dataset(rows: Sequence[TokenRow]) -> Dataset:
     """Rows as TRL takes what is tokenized already."""
     return Dataset.from_dict({"input_ids": [r.tokens for r in rows], "assistant_masks": [r.mask for r in rows]})
-
-
-def _train(lane: Lane, rows: Dataset, max_length: int, newest: tuple[Path, int] | None) -> None:
-    seed_everything(lane.seed)
-    trainer = _build_trainer(lane, rows, max_length)
-    trainer.train(resume_from_checkpoint=str(newest[0]) if newest else None)
-    if trainer.is_world_process_zero():
-        lane.finish(PHASE, trainer, lane.base)
 
 
 def _build_trainer(lane: Lane, rows: Dataset, max_length: int) -> Any:
@@ -60,7 +42,7 @@ def _build_trainer(lane: Lane, rows: Dataset, max_length: int) -> Any:
         train_dataset=rows,
         processing_class=load_tokenizer(lane.base, lane.params.model.chat_template),
         peft_config=lora_config(training.sft.lora),
-        callbacks=[lane.recorder(PHASE)],
+        callbacks=lane.callbacks(PHASE),
     )
     trainer.remove_callback(PrinterCallback)
     return trainer
