@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from curateevo.api.base import JsonObject
 from curateevo.api.spec import ProposerType
-from curateevo.api.stage import EvaluateParams
+from curateevo.api.stage import EvaluateParams, SubjectKind
 from curateevo_operator.render.access import base_downloads, claim_mounts, llm_env, store_env
 from curateevo_operator.render.attempt import Attempt, render_job, template_key
 from curateevo_operator.render.pods import (
@@ -84,7 +84,11 @@ def render_evaluate(attempt: Attempt, params: EvaluateParams, servers: Mapping[s
     """The evaluator asks servers. `servers`: the variables that tell it of them."""
     env = {**PROGRAM_ENVIRONMENT, **store_env(attempt.spec), **servers}
     mounts = claim_mounts(attempt.spec) if params.wants_base else ()  # its digest is taken
-    return _job(attempt, _main(attempt, "evaluate", attempt.settings.jobs_image, EVALUATE, env, mounts))
+    job = _job(attempt, _main(attempt, "evaluate", attempt.settings.jobs_image, EVALUATE, env, mounts))
+    if sum(subject.kind is not SubjectKind.NOTHING for subject in params.subjects) > 1:
+        # Begun anew it would wait for servers that have ended: an evicted pod ends the attempt.
+        del job["spec"]["podFailurePolicy"]
+    return job
 
 
 def _main(

@@ -175,9 +175,18 @@ def test_attempts_are_counted_by_the_operator_alone() -> None:
         if manifest["kind"] == "Job":
             spec = manifest["spec"]
             assert (spec["backoffLimit"], spec["podReplacementPolicy"]) == (0, "Failed")
-            [rule] = spec["podFailurePolicy"]["rules"]
-            assert rule["action"] == "Ignore"
-            assert rule["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
+            for rule in spec.get("podFailurePolicy", {}).get("rules", ()):
+                assert rule["action"] == "Ignore"
+                assert rule["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
+
+
+def test_an_evicted_pod_comes_back_but_that_of_an_evaluator_whose_first_servers_have_ended() -> None:
+    for case, manifests in RENDERED.items():
+        jobs = [m for m in manifests if m["kind"] == "Job"]
+        servers = [m for m in jobs if m["metadata"]["labels"][labels.ROLE] == labels.SERVE]
+        for job in jobs:
+            comes_back = job in servers or len(servers) < 2
+            assert ("podFailurePolicy" in job["spec"]) is comes_back, (case, job["metadata"]["name"])
 
 
 def test_the_request_travels_whole_in_the_pod() -> None:
