@@ -172,7 +172,7 @@ def _train_one(
     if training.sft.enabled:
         model, phase = train_sft(lane, rows.tokens, rows.max_length), "sft"
         adapters = _adapter("sft", model)
-        call_rate = gate.measure_call_rate(_load(model), rows.sft, answer_tokens(params))
+        call_rate = gate.measure_call_rate(_load(model, params), rows.sft, answer_tokens(params))
         gate.require_calls(call_rate, training.gate)
     sft_steps = training.sft.max_steps if training.sft.enabled else 0
     if not rows.rl:
@@ -199,12 +199,13 @@ def _adapter(phase: str, model: Path) -> dict[str, Path]:
     return {phase: adapter} if adapter.is_dir() else {}
 
 
-def _load(model: Path) -> Any:
+def _load(model: Path, params: TrainParams) -> Any:
+    """A model as the gate asks it: with what GRPO tells the chat template, thinking or not for instance."""
     from curateevo_jobs.agents import inprocess
     from curateevo_jobs.training.weights import free_memory
 
     free_memory()
-    return inprocess.load(model)
+    return inprocess.load(model, template_kwargs=params.training.grpo.args.get("chat_template_kwargs"))
 
 
 def _measure_families(
@@ -214,7 +215,7 @@ def _measure_families(
 
     grpo = params.training.grpo
     rules = Rules(Generation(0.0, answer_tokens(params)), turns_at(grpo, grpo.max_steps) + 1)
-    return gate.measure_families(_load(model), gate.sample_families(rows), suites, rules)
+    return gate.measure_families(_load(model, params), gate.sample_families(rows), suites, rules)
 
 
 def answer_tokens(params: TrainParams) -> int:

@@ -137,6 +137,20 @@ def test_batches_hold_what_fits_and_a_prompt_at_least() -> None:
 
 
 @pytest.mark.train
+def test_what_the_chat_template_is_told_shows_in_the_prompt(base: Path) -> None:
+    from curateevo_jobs.agents import inprocess
+    from curateevo_jobs.agents.chat import Conversation
+
+    template = "{{ messages[0].content }}{{ ' no thinking' if enable_thinking is false }}"
+    asked = Conversation([{"role": "user", "content": "go"}], [])
+    plain, told = (inprocess.load(base, template, kwargs) for kwargs in (None, {"enable_thinking": False}))
+    assert (plain._tokenizer.decode(plain._render(asked)), told._tokenizer.decode(told._render(asked))) == (
+        "go",
+        "go no thinking",
+    )
+
+
+@pytest.mark.train
 def test_a_prompt_beyond_the_context_generates_nothing(base: Path) -> None:
     from curateevo_jobs.agents import inprocess
     from curateevo_jobs.agents.chat import Conversation, Generation

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -44,8 +44,12 @@ class InProcess:
 
     concurrency = 0
 
-    def __init__(self, model: Any, tokenizer: Any, batch: int = BATCH) -> None:
+    def __init__(
+        self, model: Any, tokenizer: Any, batch: int = BATCH, template_kwargs: Mapping[str, Any] | None = None
+    ) -> None:
+        """`template_kwargs`: what the chat template is told beside the conversation."""
         self._model = model
+        self._template_kwargs = dict(template_kwargs or {})
         self._tokenizer = tokenizer
         self._batch = batch
         self._context = int(getattr(model.config.get_text_config(), "max_position_embeddings", 1 << 30))
@@ -83,6 +87,7 @@ class InProcess:
             add_generation_prompt=True,
             tokenize=True,
             return_dict=True,
+            **self._template_kwargs,
         )["input_ids"]
         return ids
 
@@ -139,7 +144,7 @@ def _end_tokens(model: Any, tokenizer: Any) -> list[int]:
     return sorted({int(t) for t in [*ends, tokenizer.eos_token_id] if t is not None})
 
 
-def load(folder: Path, chat_template: str | None = None) -> InProcess:
+def load(folder: Path, chat_template: str | None = None, template_kwargs: Mapping[str, Any] | None = None) -> InProcess:
     """The model in `folder`, on a GPU when there is one. On a CPU one thread is used: more spin here."""
     logging.disable_progress_bar()
     gpu = torch.cuda.is_available()
@@ -149,4 +154,4 @@ def load(folder: Path, chat_template: str | None = None) -> InProcess:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     if chat_template is not None:
         tokenizer.chat_template = chat_template
-    return InProcess(model.to("cuda") if gpu else model, tokenizer)
+    return InProcess(model.to("cuda") if gpu else model, tokenizer, template_kwargs=template_kwargs)
