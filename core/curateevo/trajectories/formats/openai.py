@@ -1,7 +1,7 @@
 """OpenAI chats with tools: `{"messages": [...], "tools": [...]}`, and where known `id`, `task`, `outcome` beside them.
 
 `task` holds `id`, `prompt`, `env`, `state`, `tags`; `outcome` holds `success` and `reward`; `tools` may be JSON text,
-as in TRL's rows. Read by agentpile.
+as in TRL's rows. Plain chats are read by `plain_chat`, others by agentpile.
 """
 
 from __future__ import annotations
