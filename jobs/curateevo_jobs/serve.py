@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import tempfile
 import time
+from collections import deque
 from pathlib import Path
+from threading import Thread
+from typing import BinaryIO
 
 from curateevo.api.errors import ContractBroken, Transient
 from curateevo.api.stage import EvaluateParams, StageRequest, Subject, SubjectKind
@@ -24,6 +28,8 @@ PLACE = "place.json"
 """Where `fetch` left the model, and for a base model its name."""
 ANY_HOST = "0.0.0.0"
 POLL_SECONDS = 0.2
+LAST_LINES, LINE_CHARS = 8, 200
+"""What is told of the log of a server that ended by itself."""
 
 
 def fetch(request: StageRequest, params: EvaluateParams, subject_name: str, folder: Path) -> None:
@@ -54,17 +60,32 @@ def run(params: EvaluateParams, subject_name: str, folder: Path, port: int) -> N
         middleware = ("--middleware", f"{Ending.__module__}.{Ending.__name__}")
         process = subprocess.Popen(
             server_command(place, name, ANY_HOST, port, [*middleware, *arguments]),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             env={**server_environment(), MARK_VARIABLE: str(mark)},
             start_new_session=True,
             preexec_fn=die_with_parent,
         )
+        last = deque[str](maxlen=LAST_LINES)
+        reader = Thread(target=_pass_on, args=(process.stdout, last), daemon=True)
+        reader.start()
         try:
             while not mark.exists():
                 if (code := process.poll()) is not None:
-                    raise Transient(f"the vLLM server ended with {code}", "its log says why")
+                    reader.join(timeout=POLL_SECONDS)
+                    raise Transient("\n".join((f"the vLLM server ended with {code}", *last)))
                 time.sleep(POLL_SECONDS)
         finally:
             stop(process)
+
+
+def _pass_on(output: BinaryIO, last: deque[str]) -> None:
+    """What the server says goes to this program's output; the last lines are kept."""
+    for line in output:
+        sys.stdout.buffer.write(line)
+        sys.stdout.buffer.flush()
+        if text := line.decode("utf-8", "replace").strip():
+            last.append(text[:LINE_CHARS])
 
 
 def read_place(folder: Path, subject: Subject) -> tuple[Path, str]:

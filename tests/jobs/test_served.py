@@ -222,6 +222,8 @@ def test_a_server_that_ends_by_itself_is_a_passing_failure(
     with contextlib.suppress(OSError):
         urllib.request.urlopen(asked, timeout=5).close()
     assert servers.running[0].wait(timeout=60) == ExitCode.TRANSIENT
+    assert "ended with 1\nValueError: no memory for a single sequence" in world.told()["message"]
+    assert "ValueError" in (tmp_path / "seed-0.log").read_text()
 
 
 @pytest.mark.usefixtures("fake")

@@ -36,6 +36,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
         if next(QUESTIONS) > int(os.environ.get("FAKE_VLLM_DIES_AFTER", "1000000")):
+            print("ValueError: no memory for a single sequence", flush=True)
             os._exit(1)
         if asked["model"] != OPTIONS.served_model_name:
             self.send(404, {"error": {"message": "no such model"}})
