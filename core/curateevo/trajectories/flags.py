@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntFlag
+from functools import lru_cache
 from typing import Any
 
 from jsonschema_rs import Draft202012Validator, ValidationError
@@ -25,6 +26,12 @@ ERROR = re.compile(
 ERROR_LOOK_CHARS = 400
 """Of a result, read for an error."""
 MALFORMED = re.compile(r"<tool_call>|<function_call>|\"arguments\"\s*:")
+LOOK_UP = re.compile(
+    r"(browse|calculate|check(?!_?out)|compute|count|describe|fetch|find|get|inspect|is|list|look|lookup|query|read|retrieve|search"
+    r"|see|show|think|view)(?![a-z])",
+)
+NUMBER = re.compile(r"[^\W_]*\d[^\W_]+|[^\W_]+\d[^\W_]*")
+"""Words with a digit in them, of two characters or more."""
 COMMON_VALUES = frozenset({"0", "1"})
 """Values that an agent may well choose by itself."""
 
@@ -45,7 +52,7 @@ class TurnFlag(IntFlag):
     UNGROUNDED = 32
     """An argument value that stands in no earlier text."""
     UNUSED = 64
-    """No later call uses anything of its results, and it is not the last call."""
+    """A look-up of which no later call uses anything and no later answer tells a number; not the last call."""
     FINAL = 128
     """The last turn, without a call: the answer."""
     ASKED = 256
@@ -168,6 +175,7 @@ NO_CALLS = TurnRead((), (), (), frozenset(), 0, None)
 def turn_flags(trajectory: Trajectory, read: list[TurnRead], schemas: SchemaCheck) -> list[int]:
     """One `TurnFlag` set per turn."""
     known = schemas.validators(trajectory.tools)
+    asked = set(words(" ".join(trajectory.said_by_user())))
     seen = set(words(" ".join([trajectory.system or "", *trajectory.head])))
     flags: list[int] = []
     previous: list[tuple[str, str]] = []
@@ -199,7 +207,7 @@ def turn_flags(trajectory: Trajectory, read: list[TurnRead], schemas: SchemaChec
             flag |= BAD_CALL
         previous = calls
         flags.append(flag)
-    _mark_unused(read, flags)
+    _mark_unused(trajectory.turns, read, flags, asked)
     if flags and not trajectory.turns[-1].calls:
         flags[-1] |= FINAL
     return flags
@@ -218,16 +226,28 @@ def _grounded(value: str, said: list[str], seen: set[str]) -> bool:
     return not said or not seen.isdisjoint(said) or value in COMMON_VALUES
 
 
-def _mark_unused(read: list[TurnRead], flags: list[int]) -> None:
-    """Mark calls whose successful result nothing later uses; errors may be what a later call reacts to."""
-    calling = [i for i, flag in enumerate(flags) if flag & CALL]
+def _mark_unused(turns: tuple[Turn, ...], read: list[TurnRead], flags: list[int], asked: set[str]) -> None:
+    """Mark look-ups whose successful result nothing later uses; errors may be what a later call reacts to. `asked`:
+    words of the user, which an answer that repeats them has from there."""
     later: set[str] = set()
-    for position, index in reversed(list(enumerate(calling))):
-        last = position == len(calling) - 1
-        if not last and not flags[index] & ERRED and read[index].words.isdisjoint(later):
-            flags[index] |= UNUSED
-        for _, said in read[index].said:
-            later.update(said)
+    called_later = False
+    for turn, found, number in zip(reversed(turns), reversed(read), reversed(range(len(flags))), strict=True):
+        if turn.calls:
+            idle = called_later and not flags[number] & ERRED and found.words.isdisjoint(later)
+            if idle and all(looks_up(c.name) for c in turn.calls):
+                flags[number] |= UNUSED
+            called_later = True
+            for _, said in found.said:
+                later.update(said)
+        if turn.content:
+            later.update(w for w in NUMBER.findall(turn.content.lower()) if w not in asked)
+
+
+@lru_cache(maxsize=4096)
+def looks_up(tool: str) -> bool:
+    """Whether a tool only reads, by the first word of its name: what may change something is no detour, whatever uses
+    its result."""
+    return LOOK_UP.match(tool.replace("__", ".").rsplit(".", 1)[-1]) is not None
 
 
 def call_signature(turns: Iterable[Turn]) -> str:

@@ -20,7 +20,8 @@ def fold_repeats(items: Items) -> Items:
 
 
 def drop_unused_calls(items: Items) -> Items:
-    """Drop successful calls whose results no later call uses (detours). The last call stays."""
+    """Drop successful look-ups whose results no later call uses, and no later answer tells a number of (detours). What
+    a look-up is, the first word of the tool's name says (get, find, search, ...). The last call stays."""
     return items.keep_turns(lambda i, t, f: not f & TurnFlag.UNUSED, "drop_unused_calls")
 
 
