@@ -71,9 +71,12 @@ class Round:
 
     def completions(self, ran: int, generator: np.random.Generator) -> Iterator[ScoreTable]:
         """All 0, all 1, what was drawn, random ones, and such as seek the highest bound; each also with as many tasks
-        that can't be measured as are allowed, those at the end, at the beginning and random ones."""
+        that can't be measured as are allowed, those at the end, at the beginning and random ones. None where nothing can
+        be compared any more: what the cost alone decides needs no comparison."""
         open_cells = self.cells()[ran:]
         one, zero = (1.0,) * self.repeats, (0.0,) * self.repeats
+        if not self._measured(self.filled(dict.fromkeys(open_cells, one))):
+            return
         drawn = {(s, t): tuple(x or 0.0 for x in self.row(s, t)) for s, t in open_cells}
         fills = [dict.fromkeys(open_cells, zero), dict.fromkeys(open_cells, one), drawn]
         for _ in range(3):
