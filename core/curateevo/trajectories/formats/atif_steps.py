@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import agentpile
 
+from curateevo.trajectories.formats.conversation import Conversation
 from curateevo.trajectories.formats.plain_chat import read_plain
 from curateevo.trajectories.json_text import dumps
 from curateevo.trajectories.model import (
     Call,
     JsonObject,
     RowInvalid,
-    RunOutcome,
-    TaskRef,
-    Trajectory,
     Turn,
     split_opening,
 )
@@ -24,47 +21,6 @@ EXTENSION = "agentpile"
 OURS = "curateevo"
 """Keys in `extra`: what agentpile, and what we, keep beside ATIF's fields."""
 READER_ERRORS = (agentpile.AgentpileError, AttributeError, KeyError, TypeError, ValueError, IndexError)
-
-
-@dataclass(frozen=True, slots=True)
-class Conversation:
-    """The parts of a trajectory that its messages hold."""
-
-    system: str | None
-    head: tuple[str, ...]
-    turns: tuple[Turn, ...]
-    tail: tuple[str, ...]
-
-    @property
-    def opening(self) -> str:
-        """The first user messages: the prompt of a task that has no other."""
-        return "\n".join(self.head)
-
-    def trajectory(
-        self,
-        name: str,
-        source: str,
-        *,
-        tools: tuple[JsonObject, ...],
-        task: TaskRef | None = None,
-        outcome: RunOutcome | None = None,
-        labels: JsonObject | None = None,
-        licence: str | None = None,
-    ) -> Trajectory:
-        """The trajectory called `name` with these messages. Without `task` it is one of its own."""
-        return Trajectory(
-            id=name,
-            source=source,
-            task=task or TaskRef(id=name, prompt=self.opening),
-            tools=tools,
-            system=self.system,
-            head=self.head,
-            turns=self.turns,
-            tail=self.tail,
-            outcome=outcome or RunOutcome(),
-            labels=labels or {},
-            licence=licence,
-        )
 
 
 def read_record(row: Any, reader: str) -> Any:
@@ -81,9 +37,8 @@ def read_chat(messages: list[Any]) -> Conversation:
     """The turns of OpenAI messages. Raises RowInvalid."""
     if not all(isinstance(m, dict) and isinstance(m.get("role"), str) for m in messages):
         raise RowInvalid("every message must be an object with a role")
-    if plain := read_plain(messages):
-        system, head, turns, tail = plain
-        return Conversation(system, tuple(head), tuple(turns), tuple(tail))
+    if (plain := read_plain(messages)) is not None:
+        return plain
     return conversation(read_record({"messages": unique_call_ids(messages)}, "openai-messages").steps)
 
 

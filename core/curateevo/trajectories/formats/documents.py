@@ -136,11 +136,13 @@ def _array_items(stream: BinaryIO) -> Iterator[Document]:
         line, counted = line + text.count("\n", counted, position), position
         try:
             value, position = decoder.raw_decode(text, position)
-            encodable(value)
         except (ValueError, RecursionError) as error:
             yield Document(line, problem=f"not JSON from here on: {error}")
             return
-        yield Document(line, value)
+        try:
+            yield Document(line, encodable(value))
+        except ValueError as error:
+            yield Document(line, problem=f"not JSON: {error}")
     if is_array and not text.rstrip().endswith("]"):
         yield Document(text.count("\n") + 1, problem="the array is not closed: the file is cut off")
 

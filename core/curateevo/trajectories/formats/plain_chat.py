@@ -8,19 +8,16 @@ from __future__ import annotations
 from typing import Any
 
 from curateevo.trajectories import json_text
-from curateevo.trajectories.model import Call, JsonObject, Turn
-
-Plain = tuple[str | None, list[str], list[Turn], list[str]]
-"""System text, the opening user messages, the turns, and the user messages after them."""
+from curateevo.trajectories.formats.conversation import Conversation
+from curateevo.trajectories.model import Call, JsonObject, Turn, split_opening
 
 
-def read_plain(messages: list[JsonObject]) -> Plain | None:
+def read_plain(messages: list[JsonObject]) -> Conversation | None:
     """Messages of texts, with calls that have ids of their own and results, of each call one, right behind them. None
     for any others, right or wrong."""
     system: list[str] = []
     users: list[str] = []
     turns: list[Turn] = []
-    head: list[str] = []
     ids: set[str] = set()
     position, count = 0, len(messages)
     while position < count:
@@ -36,8 +33,6 @@ def read_plain(messages: list[JsonObject]) -> Plain | None:
             if results is None:
                 return None
             position += len(calls)
-            if not turns:
-                head, users = users, []
             turns.append(Turn(tuple(users), text or "", calls, results, reasoning))
             users = []
         elif not isinstance(text, str):
@@ -48,7 +43,10 @@ def read_plain(messages: list[JsonObject]) -> Plain | None:
             system.append(text)
         else:
             return None
-    return (("\n".join(system) if system else None), head, turns, users) if turns else None
+    if not turns:
+        return None
+    head, rest = split_opening(turns)
+    return Conversation("\n".join(system) if system else None, head, rest, tuple(users))
 
 
 def _calls(message: JsonObject, ids: set[str]) -> tuple[Call, ...] | None:
