@@ -205,18 +205,19 @@ def _highest_weighted(weights: Floats, values: Floats, may_go: Bools, most: int)
     which weights times (values - r), the lowest of those that may go left out, add up to 0 (Dinkelbach 1967)."""
     most = min(most, int(may_go.sum()))
     total = weights.sum(axis=1)
-    movable = weights[:, may_go]
+    sums = (weights * values).sum(axis=1)
+    movable, moving = weights[:, may_go], values[:, may_go]
     unsure = (total - movable.sum(axis=1) <= 0) & ((movable > 0).sum(axis=1) <= most)
-    found: Floats = np.divide((weights * values).sum(axis=1), total, out=np.full(len(total), HIGHEST), where=~unsure)
+    found: Floats = np.divide(sums, total, out=np.full(len(total), HIGHEST), where=~unsure)
     if most == 0:
         return found
     for _ in range(MOST_STEPS):
-        gains = movable * (values[:, may_go] - found[:, None])
+        gains = movable * (moving - found[:, None])
         out = np.argpartition(gains, most - 1, axis=1)[:, :most]
         gone = np.where(np.take_along_axis(gains, out, axis=1) < 0, np.take_along_axis(movable, out, axis=1), 0.0)
-        lost = (gone * np.take_along_axis(values[:, may_go], out, axis=1)).sum(axis=1)
+        lost = (gone * np.take_along_axis(moving, out, axis=1)).sum(axis=1)
         kept = total - gone.sum(axis=1)
-        better = np.divide((weights * values).sum(axis=1) - lost, kept, out=found.copy(), where=~unsure & (kept > 0))
+        better = np.divide(sums - lost, kept, out=found.copy(), where=~unsure & (kept > 0))
         if not (better > found + ROUNDING).any():
             return found
         found = np.maximum(found, better)

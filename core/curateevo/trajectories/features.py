@@ -113,7 +113,7 @@ def _minhash(trajectory: Trajectory, read: list[TurnRead]) -> list[int]:
     tokens = [f"w:{w}" for text in trajectory.head for w in words(text)]
     for turn, found in zip(trajectory.turns, read, strict=True):
         called = zip(turn.calls, found.values, strict=True)
-        tokens += [f"c:{c.name}:{v}" for c, made in called for v in made] or [f"a:{w}" for w in words(turn.content)]
+        tokens += [f"c:{c.name}:{v}" for c, made in called for v, _ in made] or [f"a:{w}" for w in words(turn.content)]
         tokens += [f"n:{c.name}" for c in turn.calls]
     sketch = RMinHash(MINHASH_PERMUTATIONS, MINHASH_SEED)
     sketch.update(tokens or [""])

@@ -27,8 +27,8 @@ ERROR_LOOK_CHARS = 400
 """Of a result, read for an error."""
 MALFORMED = re.compile(r"<tool_call>|<function_call>|\"arguments\"\s*:")
 LOOK_UP = re.compile(
-    r"(browse|calculate|check(?!_?out)|compute|count|describe|fetch|find|get|inspect|is|list|look|lookup|query|read|retrieve|search"
-    r"|see|show|think|view)(?![a-z])",
+    r"(browse|calculate|check(?!_?out)|compute|count|describe|fetch|find|get|inspect|is|list|look|lookup|query|read"
+    r"|retrieve|search|see|show|think|view)(?![a-z])",
 )
 NUMBER = re.compile(r"[^\W_]*\d[^\W_]+|[^\W_]+\d[^\W_]*")
 """Words with a digit in them, of two characters or more."""
@@ -142,10 +142,8 @@ class TurnRead:
 
     arguments: tuple[JsonObject | None, ...]
     """Of each call, parsed."""
-    values: tuple[tuple[str, ...], ...]
-    """The scalar values of each call's arguments."""
-    said: tuple[tuple[str, list[str]], ...]
-    """The same of all calls, each with its words."""
+    values: tuple[tuple[tuple[str, list[str]], ...], ...]
+    """The scalar values of each call's arguments, each with its words."""
     words: frozenset[str]
     """Of its results."""
     hash: int
@@ -158,24 +156,22 @@ def read_turn(turn: Turn) -> TurnRead:
     if not turn.calls:
         return NO_CALLS
     arguments = tuple(c.parsed() for c in turn.calls)
-    found = tuple(tuple(values(a)) for a in arguments)
     return TurnRead(
         arguments,
-        found,
-        tuple((v, words(v)) for made in found for v in made),
+        tuple(tuple((v, words(v)) for v in values(a)) for a in arguments),
         frozenset(words(" ".join(turn.results))),
         _hash(turn, arguments),
         next(filter(reads_like_error, turn.results), None),
     )
 
 
-NO_CALLS = TurnRead((), (), (), frozenset(), 0, None)
+NO_CALLS = TurnRead((), (), frozenset(), 0, None)
 
 
 def turn_flags(trajectory: Trajectory, read: list[TurnRead], schemas: SchemaCheck) -> list[int]:
     """One `TurnFlag` set per turn."""
     known = schemas.validators(trajectory.tools)
-    asked = set(words(" ".join(trajectory.said_by_user())))
+    asked = set(words(" ".join([*trajectory.head, *trajectory.tail])))
     seen = set(words(" ".join([trajectory.system or "", *trajectory.head])))
     flags: list[int] = []
     previous: list[tuple[str, str]] = []
@@ -184,7 +180,9 @@ def turn_flags(trajectory: Trajectory, read: list[TurnRead], schemas: SchemaChec
         flag = 0
         if turn.users:
             flag |= ASKED
-            seen.update(words(" ".join(turn.users)))
+            said = words(" ".join(turn.users))
+            seen.update(said)
+            asked.update(said)
         calls = [(c.name, c.arguments) for c in turn.calls]
         if calls:
             flag |= CALL
@@ -198,7 +196,7 @@ def turn_flags(trajectory: Trajectory, read: list[TurnRead], schemas: SchemaChec
                 flag |= ERRED
             if not all(schemas.fit(c.name, a, known) for c, a in zip(turn.calls, found.arguments, strict=True)):
                 flag |= BAD_SCHEMA
-            if not all(_grounded(v, said, seen) for v, said in found.said):
+            if not all(_grounded(v, said, seen) for made in found.values for v, said in made):
                 flag |= UNGROUNDED
             seen |= found.words
         elif not turn.content.strip():
@@ -237,8 +235,7 @@ def _mark_unused(turns: tuple[Turn, ...], read: list[TurnRead], flags: list[int]
             if idle and all(looks_up(c.name) for c in turn.calls):
                 flags[number] |= UNUSED
             called_later = True
-            for _, said in found.said:
-                later.update(said)
+            later.update(w for made in found.values for _, said in made for w in said)
         if turn.content:
             later.update(w for w in NUMBER.findall(turn.content.lower()) if w not in asked)
 

@@ -119,22 +119,24 @@ def _corpus_entries(
 ) -> _Entries:
     rows = np.arange(features.height)
     owners = rows if dimension.column is not None else np.repeat(rows, features["tools"].list.len().to_numpy())
-    places = {value: n for n, value in enumerate(chosen)}
-    told = flat.replace_strict(places, default=places.get(REST, -1), return_dtype=pl.Int64).to_numpy()
-    return _Entries(tasks, np.ones_like(tasks), owners, told)
+    return _Entries(tasks, np.ones_like(tasks), owners, _places(flat, chosen))
 
 
 def _kept_entries(kept: Sequence[Kept], dimension: _Dimension, chosen: list[str], tasks: Ints) -> _Entries:
     rows = np.array([k.row for k in kept], dtype=np.int64)
     copies = np.array([k.copies for k in kept], dtype=np.int64)
-    places = {value: n for n, value in enumerate(chosen)}
-    if dimension.column is None:
-        pairs = [(n, places[name]) for n, k in enumerate(kept) for name in k.tools if name in places]
-        found = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-        return _Entries(tasks[rows], copies, found[:, 0], found[:, 1])
-    values = dimension.column.gather(rows)
-    told = values.replace_strict(places, default=places.get(REST, -1), return_dtype=pl.Int64).to_numpy()
-    return _Entries(tasks[rows], copies, np.arange(len(rows)), told)
+    if dimension.column is not None:
+        return _Entries(tasks[rows], copies, np.arange(len(rows)), _places(dimension.column.gather(rows), chosen))
+    owners = np.repeat(np.arange(len(rows)), [len(k.tools) for k in kept])
+    called = pl.Series([name for k in kept for name in k.tools], dtype=pl.String)
+    return _Entries(tasks[rows], copies, owners, _places(called, chosen))
+
+
+def _places(values: pl.Series, chosen: list[str]) -> Ints:
+    """The number of each value among those chosen: that of the rest, where there is one, for others, else -1."""
+    numbers = {value: n for n, value in enumerate(chosen)}
+    found: Ints = values.replace_strict(numbers, default=numbers.get(REST, -1), return_dtype=pl.Int64).to_numpy()
+    return found
 
 
 @dataclass(frozen=True, slots=True)
