@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from curateevo.api.base import JsonObject
@@ -101,20 +101,22 @@ def _together(main: JsonObject | None, beside: Iterable[JsonObject], seen: Mappi
     own = seen[main["metadata"]["name"]]
     if own.state in (JobState.SUCCEEDED, JobState.FAILED, JobState.STOPPING):
         return own
-    all_seen = [(seen[job["metadata"]["name"]], label(job, labels.ROLE) == labels.SERVE) for job in beside]
-    over = [its.since for its, serves in all_seen if serves and its.state is JobState.SUCCEEDED]
-    begun = [its.since for its, serves in all_seen if not (serves and its.state is JobState.SUCCEEDED)]
-    for its, serves in all_seen:
+    servers = [_of_server(seen[j["metadata"]["name"]]) for j in beside if label(j, labels.ROLE) == labels.SERVE]
+    steps = [seen[j["metadata"]["name"]] for j in beside if label(j, labels.ROLE) != labels.SERVE]
+    over = [its.since for its in servers if its.state is JobState.SUCCEEDED]
+    servers = [its for its in servers if its.state is not JobState.SUCCEEDED]
+    for its in (*steps, *servers):
         if its.state is JobState.FAILED:
-            return JobSeen(
-                its.state, its.exit_code, f"{'the model server: ' if serves else ''}{its.message}", its.since
-            )
-    asked = any(serves and its.state is JobState.RUNNING for its, serves in all_seen)
-    for its, serves in all_seen:
-        if its.state is JobState.PENDING and not (serves and asked):
-            said = f"{'the model server: ' if serves else ''}{its.message}"
-            return JobSeen(its.state, its.exit_code, said, _latest(its.since, *over))
-    return JobSeen(own.state, own.exit_code, own.message, _latest(own.since, *begun))
+            return its
+    asked = any(its.state is JobState.RUNNING for its in servers)
+    for its in steps if asked else [*steps, *servers]:
+        if its.state is JobState.PENDING:
+            return replace(its, since=_latest(its.since, *over))
+    return replace(own, since=_latest(own.since, *(its.since for its in (*steps, *servers))))
+
+
+def _of_server(its: JobSeen) -> JobSeen:
+    return replace(its, message=f"the model server: {its.message}")
 
 
 def _latest(*times: float | None) -> float | None:
