@@ -104,8 +104,9 @@ def evaluate(run: StageRun, params: EvaluateParams, open_suite: OpenSuite = regi
     watch = Watch(params, board, read_champion(run.inputs, params))
     trials: list[Trial] = []
     timings: list[Timing] = []
-    servers = find_servers(run.request, params)
+    servers: Mapping[str, Address] = {}
     if not watch.decided(trials):
+        servers = find_servers(run.request, params)
         for subject in in_turn(params.subjects, servers, params.serve_start_seconds):
             with open_model(subject, run, params, servers) as model:
                 _play_subject(run, subject, model, watch, trials, timings)

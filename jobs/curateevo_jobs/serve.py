@@ -21,7 +21,7 @@ from curateevo.api.stage import EvaluateParams, StageRequest, Subject, SubjectKi
 from curateevo.store.connect import connect
 from curateevo_jobs.agents.ending import MARK_VARIABLE, Ending
 from curateevo_jobs.agents.identity import digest_model, expected_name, model_inputs, served_name
-from curateevo_jobs.agents.vllm import die_with_parent, server_command, server_environment, stop, with_template
+from curateevo_jobs.agents.vllm import server_command, start, stop, with_template
 from curateevo_jobs.training.base_model import find_base
 
 PLACE = "place.json"
@@ -58,14 +58,8 @@ def run(params: EvaluateParams, subject_name: str, folder: Path, port: int) -> N
         mark = Path(scratch) / "ended"
         arguments = with_template(params.serving.args, params.model.chat_template, Path(scratch))
         middleware = ("--middleware", f"{Ending.__module__}.{Ending.__name__}")
-        process = subprocess.Popen(
-            server_command(place, name, ANY_HOST, port, [*middleware, *arguments]),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={**server_environment(), MARK_VARIABLE: str(mark)},
-            start_new_session=True,
-            preexec_fn=die_with_parent,
-        )
+        command = server_command(place, name, ANY_HOST, port, [*middleware, *arguments])
+        process = start(command, subprocess.PIPE, **{MARK_VARIABLE: str(mark)})
         last = deque[str](maxlen=LAST_LINES)
         reader = Thread(target=_pass_on, args=(process.stdout, last), daemon=True)
         reader.start()

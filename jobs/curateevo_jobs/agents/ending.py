@@ -5,11 +5,11 @@ The evaluator posts to `PATH`; the server leaves a mark; the program that starte
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any, TypeAlias
-from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 PATH = "/curateevo/end"
@@ -40,7 +40,5 @@ class Ending:
 def end_server(base_url: str) -> None:
     """Tell the server that it may end. One that does not hear it is ended with the evaluation."""
     request = Request(base_url.removesuffix("/v1") + PATH, data=b"", method="POST")
-    try:
+    with contextlib.suppress(OSError):
         urlopen(request, timeout=END_SECONDS).close()
-    except (URLError, OSError):
-        return

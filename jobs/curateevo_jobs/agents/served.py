@@ -77,15 +77,12 @@ def parse_endpoints(text: str) -> dict[str, str]:
 def in_turn(subjects: Sequence[Subject], servers: Mapping[str, Address], default_seconds: int) -> Iterator[Subject]:
     """The subjects, each once its server is ready; first those without one. A server is told to end when the next
     subject is asked for. Raises what `await_one` raises."""
-    waiting = sorted(subjects, key=lambda subject: subject.name in servers)
+    yield from (subject for subject in subjects if subject.name not in servers)
+    waiting = {subject.name: subject for subject in subjects if subject.name in servers}
     while waiting:
-        mine = {s.name: servers[s.name] for s in waiting if s.name in servers}
-        ready = waiting[0].name if waiting[0].name not in servers else await_one(mine, default_seconds)
-        subject = next(s for s in waiting if s.name == ready)
-        yield subject
-        waiting.remove(subject)
-        if ready in servers:
-            end_server(servers[ready].base_url)
+        ready = await_one({name: servers[name] for name in waiting}, default_seconds)
+        yield waiting.pop(ready)
+        end_server(servers[ready].base_url)
 
 
 def await_one(servers: Mapping[str, Address], default_seconds: int, poll_seconds: float = POLL_SECONDS) -> str:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from http.client import HTTPException
 from pathlib import Path
+from typing import IO
 
 from curateevo.api.errors import ContractBroken, Transient
 from curateevo_jobs.agents.hardware import LOOPBACK, count_gpus, free_port
@@ -65,14 +66,8 @@ def serve(
     port = free_port()
     log = scratch / f"vllm-{name[7:15]}-{port}.log"
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            server_command(folder, name, LOOPBACK, port, with_template(arguments, chat_template, scratch)),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=server_environment(),
-            start_new_session=True,
-            preexec_fn=die_with_parent,
+        process = start(
+            server_command(folder, name, LOOPBACK, port, with_template(arguments, chat_template, scratch)), output
         )
     try:
         base_url = f"http://{LOOPBACK}:{port}/v1"
@@ -108,13 +103,22 @@ def server_command(folder: Path, name: str, host: str, port: int, arguments: Seq
     ]
 
 
-def server_environment() -> dict[str, str]:
-    """The server's environment; what this process was given wins."""
+def start(command: Sequence[str], output: IO[bytes] | int, **variables: str) -> subprocess.Popen[bytes]:
+    """Start a server in a process group of its own; in its environment `variables` win, then what this process was
+    given. All that it says goes to `output`."""
     mine = {} if count_gpus() else CPU_ENVIRONMENT
-    return {**mine, **OFFLINE_ENVIRONMENT, **os.environ}
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        env={**mine, **OFFLINE_ENVIRONMENT, **os.environ, **variables},
+        start_new_session=True,
+        preexec_fn=_die_with_parent,
+    )
 
 
-def die_with_parent() -> None:
+def _die_with_parent() -> None:
     """In the child: ask the kernel for SIGTERM when the parent is gone; vLLM then ends its engine as well."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
